@@ -1,1 +1,1 @@
-"""TODO."""
+"""What known implementations get wrong: one TOML file for each, named after the implementation."""

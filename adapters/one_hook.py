@@ -1,0 +1,82 @@
+"""One hook that somebody wrote."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+
+from .adapter import DTYPES, Description, UnusableImplementation
+from .torch_adapter import TorchAdapter
+
+CLAIMS = ("mean", "local", "random")
+
+
+class OneHook(TorchAdapter):
+    """Checks one function ``hook(state, bucket)`` for what every hook must keep.
+
+    The module may say two more things about the hook, as attributes of the function or as its own globals:
+
+    - ``commhooks_state(process_group)``: makes the hook's state. By default the state is the process group, or None.
+    - ``commhooks_claims``: a set of "mean" (it averages, so its result is checked too), "local" (the ranks' results may
+      differ, so their agreement is not) and "random" (two calls may differ, so repetition is not).
+
+    Args:
+        function: The hook.
+        module: The module it was found in.
+        name: What reports call it.
+    """
+
+    def __init__(self, function: object, module: ModuleType, name: str) -> None:
+        super().__init__()
+        self._function = function
+        self._module = module
+        self._name = name
+        self._hook_name = name.rpartition(":")[2]
+
+    def describe(self) -> Description:
+        """Offers this one hook, on every dtype."""
+        import torch
+
+        _check_is_hook(self._function, self._name)
+        claims = self._said("commhooks_claims", ())
+        if isinstance(claims, str) or not set(claims) <= set(CLAIMS):  # type: ignore[call-overload]
+            raise UnusableImplementation(
+                f"commhooks_claims of {self._name} must be a set of {', '.join(CLAIMS)}, got {claims!r}"
+            )
+        return Description(
+            name=self._name,
+            module=self._module.__name__,
+            version=str(getattr(self._module, "__version__", "")),
+            framework=f"torch {torch.__version__}",
+            capabilities=frozenset({*DTYPES, "subgroups", "subnormals"}),
+            hook=self._hook_name,
+            claims=frozenset(claims),  # type: ignore[call-overload]
+        )
+
+    def named(self, name: str) -> object:
+        """The hook itself; nothing else is offered."""
+        if name == self._hook_name:
+            return self._function
+        raise AttributeError(f"{self._name} is one hook and has no {name}")
+
+    def state(self, hook: str, group: object) -> object:
+        """The state that the module's ``commhooks_state`` makes, or the process group."""
+        make: Callable[[object], object] | None = self._said("commhooks_state", None)  # type: ignore[assignment]
+        return group if make is None else make(group)
+
+    def _said(self, attribute: str, default: object) -> object:
+        return getattr(self._function, attribute, getattr(self._module, attribute, default))
+
+
+def _check_is_hook(function: object, name: str) -> None:
+    if not callable(function):
+        raise UnusableImplementation(f"{name} is a {type(function).__name__}; a hook is a function (state, bucket)")
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise UnusableImplementation(f"{name}{signature} cannot be called as hook(state, bucket)") from None

@@ -1,0 +1,400 @@
+"""Worlds of ranks, as the controller sees them: start one, run a program in it, replace it when it breaks."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import secrets
+import selectors
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from commhooks.adapters import Description, Place, UnusableImplementation
+
+from . import bootstrap
+from .channel import Channel, ChannelClosed, Plain
+from .failure import RankFailure, RankReport, ended
+from .rank import RankOrder
+
+# Once one rank has failed, its peers may be waiting for it. They get this long to show that they are not.
+GRACE = 1.0
+# What a rank prints is kept from the end.
+OUTPUT_KEPT = 16_384
+
+
+@dataclass(frozen=True)
+class RankSettings:
+    """How ranks are run.
+
+    Attributes:
+        python: Interpreter that runs the ranks.
+        device: Device type.
+        backend: Backend of the process group, or None for the framework's choice for that device.
+        timeout: Seconds that one program may take.
+        start_timeout: Seconds that a server or a new world may take to start.
+        memory: Bytes of address space a rank may use, or None.
+    """
+
+    python: str = sys.executable
+    device: str = "cpu"
+    backend: str | None = None
+    timeout: float = 15.0
+    start_timeout: float = 120.0
+    memory: int | None = None
+
+
+class Program:
+    """A program and its arguments, as run; what a reproduction script is made from."""
+
+    def __init__(self, program: Callable[..., object], each: list[dict[str, Plain]]) -> None:
+        self.function = program
+        self.each = each
+
+    @property
+    def name(self) -> str:
+        """``module:function``, by which a rank finds the program."""
+        return f"{self.function.__module__}:{self.function.__qualname__}"
+
+    @property
+    def title(self) -> str:
+        """A short name for messages: the function, and the hook where it has one."""
+        hook = self.each[0].get("hook")
+        return f"{self.function.__name__}({hook})" if hook else self.function.__name__
+
+
+class Implementation:
+    """An implementation under test: its server, and its worlds.
+
+    Args:
+        text: The text of ``--impl``.
+        settings: How its ranks are run.
+
+    Raises:
+        UnusableImplementation: It cannot be imported or offers nothing to check.
+    """
+
+    def __init__(self, text: str, settings: RankSettings) -> None:
+        self.text = text
+        self.settings = settings
+        self._folder = Path(tempfile.mkdtemp(prefix="commhooks-"))
+        self._worlds: dict[int, World] = {}
+        self._numbers = itertools.count(1)
+        self._doors = _Doors(self._folder / "controller")
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._start_server()
+            answer = self._load()
+        except BaseException:
+            self.close()
+            raise
+        fields = answer["description"]
+        assert isinstance(fields, Mapping)
+        self.python = str(answer["python"])
+        self.description = Description(
+            **{**fields, "capabilities": frozenset(fields["capabilities"]), "claims": frozenset(fields["claims"])}  # type: ignore[arg-type]
+        )
+        self._obstacles: dict[int, str | None] = {}
+        self.backend = settings.backend or ""
+
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        return self.description.name
+
+    def obstacle(self, world_size: int) -> str | None:
+        """What the machine lacks for a world of that size, or None.
+
+        Raises:
+            UnusableImplementation: The device or the backend is unknown.
+        """
+        if world_size not in self._obstacles:
+            answer = self.ask_server(
+                {
+                    "do": "obstacle",
+                    "device": self.settings.device,
+                    "backend": self.settings.backend,
+                    "world_size": world_size,
+                }
+            )
+            if answer["kind"] == "unknown":
+                raise UnusableImplementation(str(answer["text"]))
+            self.backend = str(answer["backend"])
+            self._obstacles[world_size] = str(answer["text"]) if answer["kind"] == "obstacle" else None
+        return self._obstacles[world_size]
+
+    def world(self, size: int) -> World:
+        """The standing world of that size; a new one if there is none or the last one broke."""
+        world = self._worlds.get(size)
+        if world is None or world.broken:
+            world = World(self, size, next(self._numbers))
+            self._worlds[size] = world
+        return world
+
+    def close(self) -> None:
+        """Ends all ranks and the server."""
+        for world in self._worlds.values():
+            world.close()
+        self._doors.close()
+        if self._process is not None:
+            try:
+                self._server.close()
+                self._process.wait(5.0)
+            except (subprocess.TimeoutExpired, AttributeError):
+                self._process.kill()
+                self._process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def ask_server(self, request: Mapping[str, Plain]) -> dict[str, Plain]:
+        """Sends a request to the server and waits for its answer."""
+        try:
+            self._server.send(request)
+            return self._server.receive()
+        except ChannelClosed:
+            raise RuntimeError(f"the process that ranks are forked from is gone\n{self._server_output()}") from None
+
+    def order(self, world: int, place: Place) -> RankOrder:
+        """What a new rank is told."""
+        return RankOrder(
+            world=world,
+            place=place,
+            controller=self._doors.address,
+            token=self._doors.token,
+            folder=str(self._folder),
+            memory=self.settings.memory,
+        )
+
+    def accept(self, world: int, size: int) -> tuple[dict[int, Channel], dict[int, Channel]]:
+        """Waits until every rank of a new world has connected; gives their channels and their outputs."""
+        channels: dict[int, Channel] = {}
+        outputs: dict[int, Channel] = {}
+        deadline = time.monotonic() + self.settings.start_timeout
+        while len(channels) < size or len(outputs) < size:
+            channel, hello = self._doors.accept(deadline)
+            if hello.get("world") != world:
+                channel.close()
+                continue
+            kept = channels if hello["role"] == "rank" else outputs
+            kept[int(hello["rank"])] = channel  # type: ignore[arg-type]
+        return channels, outputs
+
+    def store(self, world: int) -> str:
+        """Where the ranks of a world meet."""
+        return f"file://{self._folder / f'world{world}.store'}"
+
+    def _start_server(self) -> None:
+        arguments = [self.settings.python, bootstrap.__file__, self._doors.address, self._doors.token, self.text]
+        with (self._folder / "server.output").open("wb") as output:
+            try:
+                self._process = subprocess.Popen(
+                    arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=_environment()
+                )
+            except OSError as error:
+                raise UnusableImplementation(f"--impl-python={self.settings.python} cannot be run: {error}") from None
+
+    def _load(self) -> dict[str, Plain]:
+        assert self._process is not None
+        deadline = time.monotonic() + self.settings.start_timeout
+        try:
+            self._server, _ = self._doors.accept(deadline, alive=lambda: self._process.poll() is None)  # type: ignore[union-attr]
+            answer = self._server.receive()
+        except (ChannelClosed, TimeoutError):
+            self._process.kill()
+            self._process.wait()
+            raise UnusableImplementation(
+                f"--impl={self.text}: {self.settings.python} ended before it had imported it:\n{self._server_output()}"
+            ) from None
+        if "unusable" in answer:
+            raise UnusableImplementation(str(answer["unusable"]))
+        return answer
+
+    def _server_output(self) -> str:
+        return (self._folder / "server.output").read_text(errors="replace")[-2000:].strip()
+
+
+class World:
+    """``size`` ranks with a process group, that run one program after another.
+
+    Args:
+        implementation: Whose server forks the ranks.
+        size: Number of ranks.
+        number: Number of this world in the run.
+
+    Raises:
+        RankFailure: The ranks could not form a process group.
+    """
+
+    def __init__(self, implementation: Implementation, size: int, number: int) -> None:
+        self._implementation = implementation
+        self.size = size
+        self.broken = False
+        self.programs: list[Program] = []
+        settings = implementation.settings
+        places = [
+            Place(rank, size, settings.device, implementation.backend, implementation.store(number), 3600.0)
+            for rank in range(size)
+        ]
+        self._pids = []
+        for place in places:
+            order = asdict(implementation.order(number, place))
+            answer = implementation.ask_server({"do": "fork", "order": order})
+            self._pids.append(int(answer["pid"]))  # type: ignore[arg-type]
+        self._channels, self._outputs = implementation.accept(number, size)
+        self._printed = [b""] * size
+        self._collect(Program(join_process_group, [{}] * size), settings.start_timeout)
+
+    def run(
+        self, program: Callable[..., object], *, each: Sequence[Mapping[str, Plain]] | None = None, **arguments: Plain
+    ) -> list[dict[str, Plain]]:
+        """Runs a program on every rank.
+
+        Args:
+            program: A function of ``commhooks.conformance.programs``.
+            each: Arguments that differ by rank.
+            arguments: Arguments that are the same on every rank.
+
+        Returns:
+            What the program returned, by rank.
+
+        Raises:
+            RankFailure: A rank raised, ended or did not answer in time. The world is broken then.
+        """
+        each = each if each is not None else [{}] * self.size
+        if len(each) != self.size:
+            raise ValueError(f"each must have one entry for each of {self.size} ranks, got {len(each)}")
+        started = Program(program, [{**arguments, **own} for own in each])
+        self.programs.append(started)
+        for rank, channel in self._channels.items():
+            with contextlib.suppress(ChannelClosed):  # a rank that ended since the last program is found below
+                channel.send({"program": started.name, "arguments": started.each[rank]})
+        return self._collect(started, self._implementation.settings.timeout)
+
+    def close(self) -> None:
+        """Ends the ranks."""
+        self._end(list(self._pids), patience=0.0)
+        for channel in (*self._channels.values(), *self._outputs.values()):
+            channel.close()
+        self.broken = True
+
+    def _collect(self, program: Program, limit: float) -> list[dict[str, Plain]]:
+        answers: dict[int, dict[str, Plain]] = {}
+        deadline = time.monotonic() + limit
+        gone: set[int] = set()
+        with selectors.DefaultSelector() as selector:
+            for rank in range(self.size):
+                selector.register(self._channels[rank].fileno(), selectors.EVENT_READ, ("answer", rank))
+                selector.register(self._outputs[rank].fileno(), selectors.EVENT_READ, ("output", rank))
+            while len(answers) + len(gone) < self.size:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                for key, _ in selector.select(left):
+                    kind, rank = key.data
+                    if kind == "output":
+                        if not self._keep_output(rank):
+                            selector.unregister(key.fileobj)
+                        continue
+                    try:
+                        answers[rank] = self._channels[rank].receive()
+                    except ChannelClosed:
+                        gone.add(rank)
+                        selector.unregister(key.fileobj)
+                    if rank in gone or "error" in answers[rank]:
+                        deadline = min(deadline, time.monotonic() + GRACE)
+        if gone or len(answers) < self.size or any("error" in answer for answer in answers.values()):
+            reports = self._diagnose(answers, gone)
+            self.close()
+            raise RankFailure(program.title, reports, limit)
+        return [answers[rank]["result"] for rank in range(self.size)]  # type: ignore[misc]
+
+    def _diagnose(self, answers: Mapping[int, Mapping[str, Plain]], gone: set[int]) -> list[RankReport]:
+        statuses = dict(zip(sorted(gone), self._end([self._pids[rank] for rank in sorted(gone)], 2.0), strict=True))
+        reports = []
+        for rank in range(self.size):
+            output = self._printed[rank].decode(errors="replace")
+            if rank in gone:
+                reports.append(RankReport(rank, "ended", ended(statuses[rank]), output=output))
+            elif rank not in answers:
+                state = self._implementation.ask_server({"do": "diagnose", "pid": self._pids[rank]})
+                collectives = tuple(map(str, state["collectives"]))  # type: ignore[arg-type]
+                stack = str(state["stack"])
+                reports.append(RankReport(rank, "waiting", "hangs", "", stack, collectives, output))
+            elif "error" in answers[rank]:
+                answer = answers[rank]
+                kind, text, trace = (str(answer[name]) for name in ("error", "text", "traceback"))
+                reports.append(RankReport(rank, "raised", f"raises {kind}", text, trace, output=output))
+            else:
+                reports.append(RankReport(rank, "finished"))
+        return reports
+
+    def _keep_output(self, rank: int) -> bool:
+        data = os.read(self._outputs[rank].fileno(), 1 << 16)
+        self._printed[rank] = (self._printed[rank] + data)[-OUTPUT_KEPT:]
+        return bool(data)
+
+    def _end(self, pids: list[int], patience: float) -> list[int]:
+        if self.broken or not pids:
+            return []
+        with contextlib.suppress(RuntimeError):  # the server is gone, and its ranks with it
+            answer = self._implementation.ask_server({"do": "end", "pids": pids, "patience": patience})
+            return [int(status) for status in answer["statuses"]]  # type: ignore[arg-type, union-attr]
+        return [0] * len(pids)
+
+
+def join_process_group() -> None:
+    """Stands for the first thing every rank does, in messages."""
+
+
+class _Doors:
+    """Where the server and the ranks connect to the controller."""
+
+    def __init__(self, path: Path) -> None:
+        self.token = secrets.token_hex(16)
+        self.address = f"unix:{path}"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+
+    def accept(self, deadline: float, alive: Callable[[], bool] = lambda: True) -> tuple[Channel, dict[str, Plain]]:
+        """Waits for a process that knows the token.
+
+        Raises:
+            TimeoutError: None came before the deadline, or ``alive`` says that none will come.
+        """
+        while alive():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            self._listener.settimeout(min(left, 0.2))
+            try:
+                connection, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            connection.settimeout(None)
+            channel = Channel(connection)
+            hello = channel.receive()
+            if hello.get("token") == self.token:
+                return channel, hello
+            channel.close()
+        raise TimeoutError("no process connected in time")
+
+    def close(self) -> None:
+        """Stops listening."""
+        self._listener.close()
+
+
+def _environment() -> dict[str, str]:
+    """The user's environment; gloo is pointed at the loopback device, since a host name may not resolve."""
+    environment = dict(os.environ)
+    names = [name for _, name in socket.if_nameindex()]
+    loopback = next((name for name in ("lo", "lo0") if name in names), None)
+    if loopback is not None:
+        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    return environment
