@@ -121,6 +121,10 @@ class Description:
         hook: The name of the one hook to check, where it offers one hook instead of the standard ones.
         claims: What that one hook claims: "mean" (it averages), "local" (ranks may differ), "random" (two calls may
             differ).
+        places: For each offered name the module it was found in, for scripts that work without the adapter. Empty if
+            the implementation can be driven by its adapter only.
+        file: Path of the implementation, where it is a single file.
+        own_bucket: Whether its hooks get a bucket of its own class ``GradBucket``.
     """
 
     name: str
@@ -130,6 +134,9 @@ class Description:
     capabilities: frozenset[str]
     hook: str | None = None
     claims: frozenset[str] = field(default_factory=frozenset)
+    places: dict[str, str] = field(default_factory=dict)
+    file: str | None = None
+    own_bucket: bool = False
 
 
 class UnusableImplementation(Exception):

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from .adapter import Adapter, UnusableImplementation
+from .standard_module import LOADED_FROM_PATH, StandardModule
 
 TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 FORMS = "reference, torch, package.module, package.module:name, path/to/file.py or path/to/file.py:name"
@@ -36,22 +37,16 @@ def load(text: str) -> Adapter:  # type: ignore[type-arg]
     if text == "torch":
         import torch
 
-        from .standard_module import StandardModule
-
         return StandardModule(_import(TORCH_HOOKS, text), "torch", str(torch.__version__))
 
     module = _import(place, text)
     if not name:
-        from .standard_module import StandardModule
-
         return StandardModule(module, text)
     return _from_name(module, name, text)
 
 
 def _from_name(module: ModuleType, name: str, text: str) -> Adapter:  # type: ignore[type-arg]
     from .one_hook import OneHook
-    from .standard_module import StandardModule
-
     found: object = module
     for part in name.split("."):
         if not hasattr(found, part):
@@ -127,6 +122,7 @@ def _import_file(path: Path, text: str) -> ModuleType:
     # Its neighbours can be imported, as when the file is run.
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[name] = module
+    setattr(module, LOADED_FROM_PATH, True)
     spec.loader.exec_module(module)
     return module
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from .adapter import DTYPES, Description, UnusableImplementation
+from .standard_module import file_of
 from .torch_adapter import TorchAdapter
 
 CLAIMS = ("mean", "local", "random")
@@ -52,6 +53,8 @@ class OneHook(TorchAdapter):
             capabilities=frozenset({*DTYPES, "subgroups", "subnormals"}),
             hook=self._hook_name,
             claims=frozenset(claims),  # type: ignore[call-overload]
+            places={self._hook_name: self._module.__name__},
+            file=file_of(self._module),
         )
 
     def named(self, name: str) -> object:

@@ -21,6 +21,11 @@ SUBMODULES = ("default_hooks", "debugging_hooks", "powerSGD_hook")
 # A module may say what it offers, and what it does not: commhooks_capabilities = ["allreduce_hook", "float32"].
 DECLARATION = "commhooks_capabilities"
 
+# Set on a module that was loaded from the path of a file.
+LOADED_FROM_PATH = "__commhooks_loaded_from_path__"
+
+_NAMES = ("GradBucket", *HOOKS, *WRAPPERS)
+
 
 class StandardModule(TorchAdapter):
     """Checks the hooks and wrappers that a module has under their standard names.
@@ -48,9 +53,9 @@ class StandardModule(TorchAdapter):
         """Looks a name up in the module, then in its submodules of torch's layout."""
         import torch.distributed as dist
 
-        for place in self._places:
-            if hasattr(place, name):
-                return getattr(place, name)
+        place = self._place(name)
+        if place is not None:
+            return getattr(place, name)
         if name == "GradBucket" and self._uses_torch_bucket():
             return dist.GradBucket
         raise AttributeError(f"{self._module.__name__} has no {name}; looked in {self._where()}")
@@ -80,6 +85,9 @@ class StandardModule(TorchAdapter):
             version=self._version,
             framework=f"torch {torch.__version__}",
             capabilities=frozenset(capabilities),
+            places={name: place.__name__ for name in _NAMES if (place := self._place(name)) is not None},
+            file=file_of(self._module),
+            own_bucket=self._own_bucket() is not None,
         )
 
     def bucket(
@@ -96,7 +104,10 @@ class StandardModule(TorchAdapter):
         return made
 
     def _has(self, name: str) -> bool:
-        return any(hasattr(place, name) for place in self._places)
+        return self._place(name) is not None
+
+    def _place(self, name: str) -> ModuleType | None:
+        return next((place for place in self._places if hasattr(place, name)), None)
 
     def _where(self) -> str:
         return ", ".join(place.__name__ for place in self._places)
@@ -119,6 +130,12 @@ class StandardModule(TorchAdapter):
         except (TypeError, ValueError):
             return None
         return found
+
+
+def file_of(module: ModuleType) -> str | None:
+    """The path of a module that was loaded from a file by its path, and so cannot be imported by its name."""
+    path = getattr(module, "__file__", None)
+    return path if getattr(module, LOADED_FROM_PATH, False) else None
 
 
 def _submodules(module: ModuleType) -> list[ModuleType]:

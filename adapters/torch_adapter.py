@@ -206,20 +206,19 @@ class TorchAdapter(Adapter["torch.Tensor"]):
         return bucket
 
     def gradient_without_hook(self, values: Array, dtype: str) -> Array:
-        """One backward pass of torch's DistributedDataParallel whose local gradient is ``values``."""
-        import torch
-        from torch.nn.parallel import DistributedDataParallel
+        """One backward pass under the reducer of torch's DistributedDataParallel, with ``values`` as local gradient.
 
-        class Scale(torch.nn.Module):
-            def __init__(self, weight: torch.Tensor) -> None:
-                super().__init__()
-                self.weight = weight
+        The reducer is the part of DistributedDataParallel that averages.
+        """
+        import torch.distributed as dist
 
-            def forward(self, gradient: torch.Tensor) -> torch.Tensor:
-                return (self.weight * gradient).sum()
-
+        group = dist.group.WORLD
+        assert group is not None, "join() was not called"
         weight = self.parameter(values.shape, dtype)
-        model = DistributedDataParallel(Scale(weight))
-        model(self.tensor(values, dtype)).backward()
+        reducer = dist.Reducer([weight], [[0]], [1 << 30], group)
+        reducer.prepare_for_forward()
+        loss = (weight * self.tensor(values, dtype)).sum()
+        reducer.prepare_for_backward([])
+        loss.backward()
         assert weight.grad is not None
         return self.array(weight.grad)

@@ -15,12 +15,15 @@ Clauses:
     HOOK-DTYPE (SHOULD, 1.11): The value has the dtype that the bucket's buffer had when the hook was called.
     HOOK-COMPLETE (MUST, 1.11): When the future is complete, so is the value: nobody writes to it afterwards.
     HOOK-AGREE (MUST, 1.11): A hook that communicates gives every rank of the group the same bits.
-    HOOK-RANDOM-STATE (SHOULD, 1.11): The global random states of Python, NumPy and the framework are as before the call.
+    HOOK-RANDOM-STATE (SHOULD, 1.11): The global random states of Python, NumPy and the framework are as before the
+        call.
     HOOK-REPEAT (SHOULD, 1.11): The same gradients and a fresh state give the same bits again.
     HOOK-EARLIER-CALL (MUST, 1.11): A call leaves the buffers and results of earlier, completed calls alone.
     HOOK-IN-FLIGHT (MUST, 1.11): With two buckets under way at once, each gets the result that it gets alone.
     HOOK-LENGTHS (MUST, 1.11): A hook works for a bucket of any length from one element on, with 0-dimensional and
         empty parameters in it.
+    HOOK-MEAN (MUST, 1.11): A hook that claims to average gives the mean over the ranks, within the rounding of one
+        division and of a sum in any order in the bucket's dtype.
 """
 
 from .bucket import GradBucket

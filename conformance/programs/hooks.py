@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import pickle
 import random
+import time
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -29,6 +30,7 @@ def call_hook(
     same_bucket: bool = False,
     in_flight: bool = False,
     wait_order: Sequence[int] | None = None,
+    late: float = 0.0,
 ) -> Record:
     """Calls a hook once for each of ``gradients`` and notes what it gives back.
 
@@ -45,6 +47,7 @@ def call_hook(
             the bucket had at first, as data-parallel training does when it keeps its buckets.
         in_flight: All calls are made before any result is waited for.
         wait_order: Order in which results are waited for when ``in_flight``; that of the calls by default.
+        late: Seconds that this rank waits before its first call, so that its peers' collectives cannot be complete.
 
     Returns:
         ``calls``: one record for each call, see ``_note_result``. ``random_untouched``: whether the
@@ -77,6 +80,7 @@ def call_hook(
     called = adapter.hook(hook)
     state = adapter.state(hook, state_group)
     before = _random_states(adapter)
+    time.sleep(late)
     results: list[object] = [None] * len(gradients)
     returned: list[object] = [None] * len(gradients)
     for number, values in enumerate(gradients):
@@ -103,7 +107,7 @@ def _note_result(adapter: Adapter[T], record: Record, returned: object, buffer: 
 
     The record has ``returned``, the type of what the hook returned; ``is_future``; ``value``, the type of the future's
     value; and if that is a tensor: ``dtype``, ``shape``, ``contiguous``, ``storage_offset``, ``is_buffer`` (it is the
-    memory of the bucket's buffer) and ``values``.
+    memory of the bucket's buffer), ``values``, and ``buffer_then``, the values of the bucket's buffer at this moment.
     """
     record["returned"] = _type_name(returned)
     record["is_future"] = adapter.is_future(returned)
@@ -120,6 +124,7 @@ def _note_result(adapter: Adapter[T], record: Record, returned: object, buffer: 
     record["storage_offset"] = facts.storage_offset
     record["is_buffer"] = _same_memory(adapter, value, buffer)  # type: ignore[arg-type]
     record["values"] = adapter.array(value)  # type: ignore[arg-type]
+    record["buffer_then"] = adapter.array(buffer)
     return value
 
 
@@ -149,10 +154,11 @@ def look_inside_wrapper(
 
     parameters = [adapter.parameter(shape, dtype) for shape in shapes]
     bucket = adapter.bucket(0, gradient, parameters, True)
+    record: Record = {}
+    own_buffer = bucket.buffer()
     returned = adapter.hook(f"{wrapper}(probe)", probe=probe)(state, bucket)
-    if adapter.is_future(returned):
-        adapter.wait(returned)
-    return {"seen": seen}
+    _note_result(adapter, record, returned, own_buffer)
+    return {"seen": seen, "calls": [record]}
 
 
 def without_hook(adapter: Adapter[T], dtype: str, gradient: Array) -> Record:

@@ -6,6 +6,6 @@ Between them travels plain data (``channel.py``).
 """
 
 from .failure import RankFailure, RankReport
-from .pool import Implementation, Program, RankSettings, World
+from .pool import Implementation, Program, RankSettings, TooManyHangs, World
 
-__all__ = ["Implementation", "Program", "RankFailure", "RankReport", "RankSettings", "World"]
+__all__ = ["Implementation", "Program", "RankFailure", "RankReport", "RankSettings", "TooManyHangs", "World"]

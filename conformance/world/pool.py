@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from .rank import RankOrder
 
 # Once one rank has failed, its peers may be waiting for it. They get this long to show that they are not.
 GRACE = 1.0
+# A program that did not finish so often is not tried again: the rest of the run is worth more than a fourth proof.
+MAX_HANGS = 3
 # What a rank prints is kept from the end.
 OUTPUT_KEPT = 16_384
 
@@ -49,6 +52,10 @@ class RankSettings:
     timeout: float = 15.0
     start_timeout: float = 120.0
     memory: int | None = None
+
+
+class TooManyHangs(Exception):
+    """A program was not run because it did not finish several times before."""
 
 
 class Program:
@@ -102,6 +109,8 @@ class Implementation:
             **{**fields, "capabilities": frozenset(fields["capabilities"]), "claims": frozenset(fields["claims"])}  # type: ignore[arg-type]
         )
         self._obstacles: dict[int, str | None] = {}
+        # How often a program did not finish in time, by its title.
+        self.hangs: Counter[str] = Counter()
         self.backend = settings.backend or ""
 
     @property
@@ -271,6 +280,9 @@ class World:
             raise ValueError(f"each must have one entry for each of {self.size} ranks, got {len(each)}")
         started = Program(program, [{**arguments, **own} for own in each])
         self.programs.append(started)
+        hangs = self._implementation.hangs[started.title]
+        if hangs >= MAX_HANGS:
+            raise TooManyHangs(f"{started.title} did not finish within its time limit {hangs} times before")
         for rank, channel in self._channels.items():
             with contextlib.suppress(ChannelClosed):  # a rank that ended since the last program is found below
                 channel.send({"program": started.name, "arguments": started.each[rank]})
@@ -309,9 +321,11 @@ class World:
                     if rank in gone or "error" in answers[rank]:
                         deadline = min(deadline, time.monotonic() + GRACE)
         if gone or len(answers) < self.size or any("error" in answer for answer in answers.values()):
-            reports = self._diagnose(answers, gone)
+            failure = RankFailure(program.title, self._diagnose(answers, gone), limit)
             self.close()
-            raise RankFailure(program.title, reports, limit)
+            if failure.kind == "hangs":
+                self._implementation.hangs[program.title] += 1
+            raise failure
         return [answers[rank]["result"] for rank in range(self.size)]  # type: ignore[misc]
 
     def _diagnose(self, answers: Mapping[int, Mapping[str, Plain]], gone: set[int]) -> list[RankReport]:

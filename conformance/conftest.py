@@ -1,0 +1,3 @@
+"""Loads the suite's plugin, so that ``pytest conformance --impl=…`` works from a checkout."""
+
+pytest_plugins = ["commhooks.conformance.plugin"]

@@ -1,0 +1,396 @@
+"""The pytest plugin: runs each check for each implementation and configuration, and accounts for every cell.
+
+It is loaded by ``conftest.py`` in a checkout and by ``commhooks check`` when installed. It is no pytest11 entry point:
+its options would show up in everybody else's pytest runs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pytest
+from commhooks.adapters import DTYPES, UnusableImplementation
+from commhooks.conformance.accounting import Account
+from commhooks.conformance.cells import ClauseFailure, Failure, ImplementationResult, NotRun, State, Unsupported
+from commhooks.conformance.clauses import Clause, ClauseError, all_clauses, version
+from commhooks.conformance.deviations import DeviationsError, deviations_of, read_deviations
+from commhooks.conformance.marks import HALVES, MARKS, Half
+from commhooks.conformance.options import Options, add_options, read_options
+from commhooks.conformance.report import reproduction, terminal
+from commhooks.conformance.report.document import write_report
+from commhooks.conformance.world import Implementation, RankFailure, TooManyHangs, World
+from hypothesis import HealthCheck, Phase, settings
+
+T = TypeVar("T")
+RUN = pytest.StashKey["Run"]()
+NOTES = pytest.StashKey[list[str]]()
+
+# Examples of a check that uses Hypothesis when no --search is given.
+FIXED_EXAMPLES = 4
+
+
+@dataclass
+class Run:
+    """What lasts for the whole run."""
+
+    options: Options
+    clauses: dict[str, Clause]
+    implementations: dict[str, Implementation]
+    accounts: dict[str, Account]
+    started: float
+    complete: bool = True
+    collected: int = 0
+
+    @property
+    def results(self) -> list[ImplementationResult]:
+        """What was found out about each implementation."""
+        return [account.result for account in self.accounts.values()]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds the suite's options."""
+    add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Registers the marks, and chooses fixed or random examples."""
+    for mark, text in MARKS.items():
+        config.addinivalue_line("markers", f"{mark}: {text}")
+    searching = config.getoption("--search") > 0
+    if searching and getattr(config.option, "hypothesis_seed", None) is None:
+        # Hypothesis reads this option when its own plugin is configured; so a search can be told how to replay it.
+        config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
+    settings.register_profile(
+        "commhooks",
+        max_examples=config.getoption("--search") or FIXED_EXAMPLES,
+        derandomize=not searching,
+        database=None,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        # A smaller example would cost a world each time one hangs; the script has the inputs as they are.
+        phases=[Phase.explicit, Phase.generate],
+        report_multiple_bugs=False,
+    )
+    settings.load_profile("commhooks")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Imports the implementations. What cannot be checked is a usage error, before any rank starts."""
+    options = read_options(session.config)
+    run = Run(options, _clauses(options), {}, {}, time.time())
+    session.config.stash[RUN] = run
+    # The deviations file is read even if the implementation turns out unusable: both errors are worth knowing.
+    if options.deviations is not None:
+        _read(options.deviations)
+    try:
+        for text in options.implementations:
+            implementation = Implementation(text, options.ranks)
+            run.implementations[text] = implementation
+            for size in options.world_sizes:
+                implementation.obstacle(size)
+            run.accounts[text] = _account(implementation, options)
+    except UnusableImplementation as error:
+        _close(run)
+        raise pytest.UsageError(str(error)) from None
+    except BaseException:
+        _close(run)
+        raise
+    reproduction.remove_scripts(options.report)
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Ends the ranks, looks for stale records and writes the report."""
+    run = session.config.stash.get(RUN, None)
+    if run is None or not run.accounts:
+        return
+    _close(run)
+    if session.config.option.collectonly:
+        return
+    for account in run.accounts.values():
+        account.close(complete=run.complete and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED))
+    if any(result.stale for result in run.results) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    write_report(run.options, run.clauses, run.results, run.started)
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Says what is checked, and how to repeat a search."""
+    run = config.stash.get(RUN, None)
+    if run is None:
+        return []
+    lines = [terminal.headline(result, run.options.world_sizes) for result in run.results]
+    if run.options.search:
+        lines.append(
+            f"search: replay with --search={run.options.search} --hypothesis-seed={config.option.hypothesis_seed}"
+        )
+    return lines
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs a check for each implementation, world size, dtype, half type and hook that it takes."""
+    run = metafunc.config.stash[RUN]
+    names = [
+        name for name in ("implementation", "hook", "half", "dtype", "world_size") if name in metafunc.fixturenames
+    ]
+    if "implementation" not in names:
+        return
+    rows = []
+    for text, implementation in run.implementations.items():
+        choices: dict[str, list[object]] = {
+            "implementation": [text],
+            "hook": list(_hooks(implementation)),
+            "half": list(HALVES),
+            "dtype": list(_mark(metafunc.definition, "dtypes", DTYPES)),
+            "world_size": list(_world_sizes(metafunc.definition, run.options.world_sizes)),
+        }
+        rows += list(itertools.product(*(choices[name] for name in names)))
+    ids = ["-".join(map(_id, row)) for row in rows]
+    metafunc.parametrize(names, rows, ids=ids, indirect=["implementation"])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what does not concern an implementation or the chosen version of the specification."""
+    run = config.stash[RUN]
+    for item in items:
+        unknown = [clause for clause in _mark(item, "clauses") if _formatted(clause, item) not in all_clauses()]
+        if unknown or not _mark(item, "clauses"):
+            raise pytest.UsageError(f"{item.nodeid} names {unknown or 'no clause'}; every check names its clauses")
+    items[:] = [item for item in items if _concerns(item, run)]
+    run.collected = len(items)
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """Notes that the run is not a complete one."""
+    if items:
+        items[0].config.stash[RUN].complete = False
+
+
+@pytest.fixture
+def implementation(request: pytest.FixtureRequest) -> Implementation:
+    """The implementation under test."""
+    return request.config.stash[RUN].implementations[request.param]
+
+
+@pytest.fixture
+def world(implementation: Implementation, world_size: int) -> Iterator[World]:
+    """The standing world of the size in turn."""
+    obstacle = implementation.obstacle(world_size)
+    if obstacle is not None:
+        raise NotRun(obstacle)
+    standing = implementation.world(world_size)
+    standing.programs.clear()
+    yield standing
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Notes which of several allowed behaviours an implementation shows."""
+    return request.node.stash.setdefault(NOTES, []).append
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Finds out whether the implementation offers what the check needs."""
+    run = item.config.stash[RUN]
+    offered = run.implementations[_parameters(item)["implementation"]].description.capabilities
+    parameters = _parameters(item)
+    wanted = [name for need in _mark(item, "needs") for name in _names(_formatted(need, item))]
+    wanted += _names(parameters.get("hook", "")) + _names(parameters.get("dtype", ""))
+    description = run.implementations[parameters["implementation"]].description
+    missing = [name for name in dict.fromkeys(wanted) if name not in offered and name != description.hook]
+    if missing:
+        raise Unsupported(f"does not offer {', '.join(missing)}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Enters the check's cells in the account, and gives pytest the verdict."""
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if call.when == "teardown" or (call.when == "setup" and call.excinfo is None):
+        return report  # type: ignore[return-value]
+    run = item.config.stash[RUN]
+    state, text = _enter(item, call, run)
+    report.user_properties.append(("state", state))
+    report.user_properties += [("clause", clause) for clause in _clauses_of(item)]
+    report.longrepr = text
+    report.outcome = {"pass": "passed", "deviation": "passed", "fail": "failed"}.get(state, "skipped")  # type: ignore[assignment]
+    if report.outcome == "skipped":
+        report.longrepr = (str(item.path), item.location[1] or 0, text)
+    return report  # type: ignore[return-value]
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """Gives each state of a cell its own letter and word."""
+    state = dict(report.user_properties).get("state") if report.when != "teardown" else None
+    if report.when == "setup" and report.passed:
+        return None
+    words = {
+        "deviation": ("deviation", "d", "DEVIATION"),
+        "unsupported": ("unsupported", "u", "UNSUPPORTED"),
+        "not run": ("not run", "n", "NOT RUN"),
+    }
+    return words.get(str(state))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Prints the verdict by implementation."""
+    run = config.stash.get(RUN, None)
+    if run is None or config.option.collectonly:
+        return
+    for result in run.results:
+        for line in terminal.summary(result, run.clauses, run.options, time.time() - run.started):
+            terminalreporter.write_line(line)
+
+
+def _clauses(options: Options) -> dict[str, Clause]:
+    """The clauses of the chosen version of the specification."""
+    try:
+        clauses = all_clauses()
+    except ClauseError as error:
+        raise pytest.UsageError(str(error)) from None
+    if options.spec is None:
+        return clauses
+    newest = version(options.spec)
+    chosen = {name: clause for name, clause in clauses.items() if version(clause.since) <= newest}
+    if not chosen:
+        oldest = min(clauses.values(), key=lambda clause: version(clause.since)).since
+        raise pytest.UsageError(f"--spec={options.spec} leaves no clause; the oldest are of {oldest}")
+    return chosen
+
+
+def _account(implementation: Implementation, options: Options) -> Account:
+    description = implementation.description
+    path = deviations_of(description.name, options.deviations)
+    recorded = _read(path) if path is not None else []
+    result = ImplementationResult(
+        name=description.name,
+        module=description.module,
+        version=description.version,
+        framework=description.framework,
+        python=implementation.python,
+        device=options.ranks.device,
+        backend=implementation.backend,
+    )
+    return Account(result, [deviation for deviation in recorded if deviation.applies_to(description.version)])
+
+
+def _read(path):  # type: ignore[no-untyped-def]
+    try:
+        return read_deviations(path, all_clauses())
+    except DeviationsError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _close(run: Run) -> None:
+    for implementation in run.implementations.values():
+        implementation.close()
+
+
+def _hooks(implementation: Implementation) -> list[str]:
+    """The hooks that the clauses of every hook are checked with: each one, and each wrapper around allreduce_hook."""
+    description = implementation.description
+    if description.hook is not None:
+        return [description.hook]
+    offered = [name for name in ("allreduce_hook", *(half.hook for half in HALVES), "noop_hook")]
+    return [*offered, *(f"{half.wrapper}(allreduce_hook)" for half in HALVES)]
+
+
+def _concerns(item: pytest.Item, run: Run) -> bool:
+    if not set(_clauses_of(item)) & set(run.clauses):
+        return False
+    parameters = _parameters(item)
+    description = run.implementations[parameters["implementation"]].description
+    if description.hook is not None and item.get_closest_marker("every_hook") is None:
+        return False
+    said = description.claims
+    if "noop_hook" in _names(parameters.get("hook", "")):
+        said = said | {"local"}
+    return set(_mark(item, "claims")) <= said and not set(_mark(item, "unless")) & said
+
+
+def _enter(item: pytest.Item, call: pytest.CallInfo[None], run: Run) -> tuple[State, str]:
+    parameters = _parameters(item)
+    account = run.accounts[parameters["implementation"]]
+    clauses = _clauses_of(item)
+    check = f"{item.path.stem}.{item.originalname}"  # type: ignore[attr-defined]
+    result = account.result
+    configuration = {
+        **{name: str(value) for name, value in parameters.items() if name != "implementation"},
+        "device": result.device,
+        "backend": result.backend,
+    }
+    if call.excinfo is None:
+        noted = "; ".join(item.stash.get(NOTES, []))
+        state = account.passed(clauses, check, configuration, call.duration, noted)
+        return state, "" if state == "pass" else account.result.cells[-1].failure.message  # type: ignore[union-attr]
+    error = call.excinfo.value
+    if isinstance(error, Unsupported):
+        return account.left_out(clauses, check, configuration, "unsupported", str(error)), str(error)
+    if isinstance(error, NotRun | TooManyHangs):
+        return account.left_out(clauses, check, configuration, "not run", str(error)), str(error)
+
+    failure = _failure(call.excinfo)
+    implementation = run.implementations[parameters["implementation"]]
+    world = item.funcargs.get("world")  # type: ignore[attr-defined]
+    bound = [run.clauses[name] for name in clauses if name in run.clauses]
+    if isinstance(world, World):
+        failure = reproduction.write_script(
+            failure, error, world.programs, implementation, bound, configuration, run.options.report
+        )
+    state = account.failed(clauses, check, configuration, failure, call.duration)
+    shown = account.result.cells[-1].failure or failure
+    return state, terminal.failure_text(shown, bound, configuration, run.options.report)
+
+
+def _failure(caught: pytest.ExceptionInfo[BaseException]) -> Failure:
+    error = caught.value
+    if isinstance(error, ClauseFailure):
+        return Failure(error.kind, error.message, error.expected, error.found, error.bound, error.excess)
+    if isinstance(error, RankFailure):
+        return Failure(
+            error.kind, error.summary(), expected="every rank finishes", found=error.kind, details=error.details()
+        )
+    return Failure(
+        kind=f"suite error: {type(error).__name__}",
+        message=f"the check itself failed: {error}",
+        details=str(caught.getrepr(style="short")),
+    )
+
+
+def _world_sizes(item: pytest.Item, sizes: tuple[int, ...]) -> list[int]:
+    smallest, largest = _mark(item, "worlds", (1, None))
+    return [size for size in sizes if size >= smallest and (largest is None or size <= largest)]
+
+
+def _mark(item: pytest.Item, name: str, default: tuple[T, ...] = ()) -> tuple[T, ...]:
+    mark = item.get_closest_marker(name)
+    return default if mark is None else mark.args
+
+
+def _parameters(item: pytest.Item) -> dict[str, str]:
+    return item.callspec.params  # type: ignore[attr-defined, no-any-return]
+
+
+def _clauses_of(item: pytest.Item) -> list[str]:
+    return [_formatted(clause, item) for clause in _mark(item, "clauses")]
+
+
+def _formatted(text: str, item: pytest.Item) -> str:
+    half = _parameters(item).get("half")
+    return text.format(half=half) if isinstance(half, Half) else text
+
+
+def _names(expression: str) -> list[str]:
+    """The names in an expression such as ``fp16_compress_wrapper(noop_hook)``."""
+    return [name for name in re.split(r"[()]", expression) if name]
+
+
+def _id(value: object) -> str:
+    return f"W{value}" if isinstance(value, int) else str(value)

@@ -1,0 +1,157 @@
+"""What every hook must keep, whoever wrote it."""
+
+from __future__ import annotations
+
+import pytest
+from commhooks.conformance import averages, inputs
+from commhooks.conformance.expectations import (
+    each_call,
+    expect_agreement,
+    expect_equal,
+    expect_length,
+    expect_same,
+    expect_unchanged,
+)
+from commhooks.conformance.marks import claims, clauses, dtypes, every_hook, unless
+from commhooks.conformance.observations import call_hook
+from commhooks.conformance.world import World
+
+REACH = 4
+# Seconds by which the last rank comes late, so that its peers cannot have their results before.
+LATE = 0.03
+
+
+def lateness(world: World) -> list[dict[str, float]]:
+    """The last rank comes late."""
+    return [{"late": LATE if world.size > 1 and rank == world.size - 1 else 0.0} for rank in range(world.size)]
+
+
+@every_hook
+@clauses("HOOK-FUTURE")
+def test_future(world: World, hook: str, dtype: str) -> None:
+    """The hook returns a future of one tensor."""
+    for call in call_hook(world, hook, dtype, inputs.spread(world.size, 6, dtype, reach=REACH)).first:
+        call.require_tensor()
+
+
+@every_hook
+@clauses("HOOK-LENGTH")
+def test_length(world: World, hook: str, dtype: str) -> None:
+    """The result is flat and as long as the bucket's buffer."""
+    for call in call_hook(world, hook, dtype, inputs.spread(world.size, 7, dtype, reach=REACH)).first:
+        expect_length(call, 7)
+
+
+@every_hook
+@clauses("HOOK-CONTIGUOUS")
+def test_contiguous(world: World, hook: str, dtype: str) -> None:
+    """The result is contiguous and starts at the beginning of its storage."""
+    for call in call_hook(world, hook, dtype, inputs.spread(world.size, 12, dtype, reach=REACH)).first:
+        call.require_tensor()
+        place = f'{call.place}["contiguous"]'
+        expect_equal(call.rank, "being contiguous", call.record["contiguous"], True, place, "layout")
+        place = f'{call.place}["storage_offset"]'
+        expect_equal(call.rank, "the storage offset", call.record["storage_offset"], 0, place, "layout")
+
+
+@every_hook
+@clauses("HOOK-DTYPE")
+def test_dtype(world: World, hook: str, dtype: str) -> None:
+    """The result has the bucket's dtype."""
+    for call in call_hook(world, hook, dtype, inputs.spread(world.size, 5, dtype, reach=REACH)).first:
+        expect_equal(call.rank, "the result's dtype", call.dtype, dtype, f'{call.place}["dtype"]', "dtype")
+
+
+@every_hook
+@clauses("HOOK-COMPLETE")
+@dtypes("float32")
+def test_complete(world: World, hook: str, dtype: str) -> None:
+    """When the future is complete the result is too, even if another rank comes late."""
+    outcome = call_hook(world, hook, dtype, inputs.spread(world.size, 513, dtype, reach=REACH), each=lateness(world))
+    for call in outcome.first:
+        expect_unchanged(call, call.values, "later", "after the future was complete")
+
+
+@every_hook
+@unless("local")
+@clauses("HOOK-AGREE")
+def test_agree(world: World, hook: str, dtype: str) -> None:
+    """All ranks have the same bits, even if one of them comes late."""
+    gradients = inputs.spread(world.size, 513, dtype, reach=REACH)
+    expect_agreement(call_hook(world, hook, dtype, gradients, each=lateness(world)).first)
+
+
+@every_hook
+@clauses("HOOK-RANDOM-STATE")
+@dtypes("float32")
+def test_random_state(world: World, hook: str, dtype: str) -> None:
+    """The global random states are as before the call."""
+    outcome = call_hook(world, hook, dtype, inputs.spread(world.size, 16, dtype, reach=REACH))
+    for rank, result in enumerate(outcome.results):
+        place = f'results[0][{rank}]["random_untouched"]'
+        expect_equal(rank, "leaving the random states alone", result["random_untouched"], True, place, "random state")
+
+
+@every_hook
+@unless("random")
+@clauses("HOOK-REPEAT")
+@dtypes("float32", "bfloat16")
+def test_repeat(world: World, hook: str, dtype: str) -> None:
+    """The same gradients and a fresh state give the same bits again."""
+    gradients = inputs.spread(world.size, 513, dtype, reach=REACH)
+    first = call_hook(world, hook, dtype, gradients)
+    expect_same(call_hook(world, hook, dtype, gradients), first, "the first time")
+
+
+@every_hook
+@clauses("HOOK-EARLIER-CALL")
+@dtypes("float32")
+def test_earlier_call(world: World, hook: str, dtype: str) -> None:
+    """A second call leaves the first one's result and buffer as they were."""
+    gradients = [inputs.spread(world.size, 33, dtype, seed=seed, reach=REACH) for seed in range(2)]
+    for call in call_hook(world, hook, dtype, *gradients).calls[0]:
+        expect_unchanged(call, call.values, "later", "in the result of an earlier call")
+        expect_unchanged(call, call.record["buffer_then"], "buffer", "in the buffer of an earlier call")
+
+
+@every_hook
+@unless("random")
+@clauses("HOOK-IN-FLIGHT")
+@dtypes("float32")
+@pytest.mark.parametrize("case", ["waiting in order", "waiting in reverse"])
+def test_in_flight(world: World, hook: str, dtype: str, case: str) -> None:
+    """Two buckets that are under way at once get the results that they get one after the other."""
+    gradients = [inputs.spread(world.size, length, dtype, seed=length, reach=REACH) for length in (65, 33)]
+    alone = call_hook(world, hook, dtype, *gradients)
+    order = [0, 1] if case == "waiting in order" else [1, 0]
+    together = call_hook(world, hook, dtype, *gradients, in_flight=True, wait_order=order)
+    expect_same(together, alone, "alone")
+    for call in each_call(together):
+        expect_unchanged(call, call.values, "later", "while the other bucket was under way")
+
+
+@every_hook
+@clauses("HOOK-LENGTHS")
+@dtypes("float32")
+@pytest.mark.parametrize("case", ["one element", "no dimension", "empty and odd parameters", "many parameters"])
+def test_lengths(world: World, hook: str, dtype: str, case: str) -> None:
+    """The hook works for buckets of one element, and with parameters that are empty or have no dimension."""
+    shapes = {
+        "one element": [[1]],
+        "no dimension": [[]],
+        "empty and odd parameters": [[0, 4], [3], [], [0], [2, 3]],
+        "many parameters": [[index % 5 + 1] for index in range(100)],
+    }[case]
+    gradients = inputs.spread(world.size, inputs.numel(shapes), dtype, reach=REACH)
+    for call in call_hook(world, hook, dtype, gradients, shapes=shapes).first:
+        expect_length(call, inputs.numel(shapes))
+
+
+@every_hook
+@claims("mean")
+@clauses("HOOK-MEAN")
+@pytest.mark.parametrize("case", ["spread", "cancelling", "integers"])
+def test_mean(world: World, hook: str, dtype: str, case: str) -> None:
+    """A hook that claims to average gives the mean."""
+    gradients = inputs.by_name(case, world.size, 96, dtype)
+    averages.expect_mean(call_hook(world, hook, dtype, gradients).first, gradients, dtype)
