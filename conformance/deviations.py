@@ -10,8 +10,8 @@
     link = "https://…"
     versions = ">=1.10"
 
-A recorded deviation is run like everything else. Every cell that matches ``clause`` and ``where`` has to fail in the way
-``how`` says. One that passes, fails in another way or is nowhere to be found means that the record is stale.
+A recorded deviation is run like everything else. Every cell that matches ``clause`` and ``where`` has to fail in the
+way ``how`` says. One that passes, fails in another way or is nowhere to be found means that the record is stale.
 """
 
 from __future__ import annotations

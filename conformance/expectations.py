@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from commhooks.conformance.cells import ClauseFailure
-from commhooks.conformance.expected import BoolArray, Float64Array, FloatArray, classify, same_value
+from commhooks.conformance.expected import BoolArray, Float64Array, FloatArray, classify, round_to, same_value
 from commhooks.conformance.observations import Call, Outcome
 
 
@@ -95,11 +95,38 @@ def expect_member(call: Call, member: BoolArray, allowed: Sequence[FloatArray] |
     )
 
 
-def expect_same(outcome: Outcome, other: Outcome, what: str) -> None:
-    """Expects two programs to have given the same bits on every rank, call by call."""
+def expect_same(outcome: Outcome, other: Outcome, what: str, dtype: str | None = None) -> None:
+    """Expects two programs to have given the same bits on every rank, call by call.
+
+    With ``dtype`` results of another dtype are cast to it first, as data-parallel training does; whether the dtype is
+    right is another clause.
+    """
     for calls, others in zip(outcome.calls, other.calls, strict=True):
         for call, one in zip(calls, others, strict=True):
-            expect_values(call, one.values, what)
+            expect_length(call, len(one.values))
+            found, expected = (
+                values if dtype is None else round_to(values, dtype) for values in (call.values, one.values)
+            )
+            expect_array(call.rank, f"the result, compared with {what},", found, expected, f'{call.place}["values"]')
+
+
+def expect_array(rank: int, name: str, found: FloatArray, expected: FloatArray, place: str) -> None:
+    """Expects an array that was noted to have the expected values, but for the sign of zero and the payload of NaN."""
+    expect_equal(rank, f"the shape of {name}", list(found.shape), list(expected.shape), f"list({place}.shape)", "shape")
+    good = same_value(found.astype(np.float64), expected.astype(np.float64))
+    if good.all():
+        return
+    element = int(np.argmin(good))
+    wanted, is_now = float(expected[element]), float(found[element])
+    raise ClauseFailure(
+        "value",
+        f"rank {rank}: element {element} of {name} is {is_now!r}, expected {wanted!r}"
+        f" ({int((~good).sum())} of {len(good)} elements are wrong)",
+        expected=repr(wanted),
+        found=repr(is_now),
+        place=f"{place}[{element}]",
+        holds=_equals(wanted),
+    )
 
 
 def expect_agreement(calls: Sequence[Call]) -> None:

@@ -179,14 +179,14 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
 
 
 @pytest.fixture
-def world(implementation: Implementation, world_size: int) -> Iterator[World]:
+def world(implementation: Implementation, world_size: int) -> World:
     """The standing world of the size in turn."""
     obstacle = implementation.obstacle(world_size)
     if obstacle is not None:
         raise NotRun(obstacle)
     standing = implementation.world(world_size)
     standing.programs.clear()
-    yield standing
+    return standing
 
 
 @pytest.fixture
@@ -226,11 +226,11 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     return report  # type: ignore[return-value]
 
 
-def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
     """Gives each state of a cell its own letter and word."""
-    state = dict(report.user_properties).get("state") if report.when != "teardown" else None
-    if report.when == "setup" and report.passed:
+    if not isinstance(report, pytest.TestReport) or report.when == "teardown":
         return None
+    state = dict(report.user_properties).get("state")
     words = {
         "deviation": ("deviation", "d", "DEVIATION"),
         "unsupported": ("unsupported", "u", "UNSUPPORTED"),
@@ -298,8 +298,8 @@ def _hooks(implementation: Implementation) -> list[str]:
     description = implementation.description
     if description.hook is not None:
         return [description.hook]
-    offered = [name for name in ("allreduce_hook", *(half.hook for half in HALVES), "noop_hook")]
-    return [*offered, *(f"{half.wrapper}(allreduce_hook)" for half in HALVES)]
+    plain = ["allreduce_hook", *(half.hook for half in HALVES), "noop_hook"]
+    return [*plain, *(f"{half.wrapper}(allreduce_hook)" for half in HALVES)]
 
 
 def _concerns(item: pytest.Item, run: Run) -> bool:

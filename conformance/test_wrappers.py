@@ -23,7 +23,7 @@ def test_identity(world: World, half: Half, dtype: str) -> None:
     ends = inputs.carried(np.array([1e5, 60000.0, 6e-8, 3.4e38, np.inf, np.nan, 9e-41, -0.0]), dtype)
     gradients[:, : len(ends)] = ends
     compressed = call_hook(world, half.hook, dtype, gradients)
-    expect_same(call_hook(world, f"{half.wrapper}(allreduce_hook)", dtype, gradients), compressed, half.hook)
+    expect_same(call_hook(world, f"{half.wrapper}(allreduce_hook)", dtype, gradients), compressed, half.hook, dtype)
 
 
 @clauses("{half.prefix}-WRAPPER-INNER")

@@ -35,13 +35,17 @@ from .default_hooks import (
     fp16_compress_hook,
     fp16_compress_wrapper,
 )
+from .powersgd import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 
 __all__ = [
     "GradBucket",
+    "PowerSGDState",
     "allreduce_hook",
+    "batched_powerSGD_hook",
     "bf16_compress_hook",
     "bf16_compress_wrapper",
     "fp16_compress_hook",
     "fp16_compress_wrapper",
     "noop_hook",
+    "powerSGD_hook",
 ]

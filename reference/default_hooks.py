@@ -64,7 +64,8 @@ def allreduce_hook(process_group: dist.ProcessGroup | None, bucket: dist.GradBuc
             is its size, and a rank outside it neither takes part nor changes.
         ALLREDUCE-NONFINITE (MUST, 1.11): An infinity or NaN on any rank gives what IEEE arithmetic makes of
             the sum, on every rank, and leaves all other elements alone.
-        ALLREDUCE-NO-OVERFLOW (SHOULD, 1.11): The mean of finite values is finite, also at the end of the dtype's range.
+        ALLREDUCE-NO-OVERFLOW (SHOULD, 1.11): The mean of values up to 0.95 of the dtype's largest number is finite,
+            although their sum is not.
         ALLREDUCE-SIGNED-ZERO (MAY, 1.11): The mean of negative zeros may be a zero of either sign.
 
     Example:
@@ -102,8 +103,8 @@ def fp16_compress_hook(process_group: dist.ProcessGroup | None, bucket: dist.Gra
     Clauses:
         FP16-CAST-FIRST (MUST, 1.11): The buffer is cast to float16 before it is divided, so a value beyond
             float16's range becomes infinite even if its mean would fit.
-        FP16-DIVIDE-BEFORE-SUM (MUST, 1.11): The division comes before the sum, so the mean of values at the end of
-            float16's range is finite: 60000 on every rank gives 60000.
+        FP16-DIVIDE-BEFORE-SUM (MUST, 1.11): The division comes before the sum, so the mean of values whose sum is
+            beyond float16's range is finite: 60000 on every rank gives 60000.
         FP16-UNDERFLOW (MAY, 1.11): A share of at most half of float16's smallest number may vanish or be kept: 6e-8
             on both of two ranks gives 0, or 6e-8 as float16.
         FP16-MEAN (MUST, 1.11): The result is the mean over the ranks, within the rounding of one cast to float16, one
@@ -152,8 +153,8 @@ def bf16_compress_hook(process_group: dist.ProcessGroup | None, bucket: dist.Gra
     Clauses:
         BF16-CAST-FIRST (MUST, 1.11): The buffer is cast to bfloat16 before it is divided, so a value beyond
             bfloat16's range becomes infinite even if its mean would fit.
-        BF16-DIVIDE-BEFORE-SUM (MUST, 1.11): The division comes before the sum, so the mean of values at the end of
-            bfloat16's range is finite: 3e38 on every rank gives 3e38 rounded to bfloat16.
+        BF16-DIVIDE-BEFORE-SUM (MUST, 1.11): The division comes before the sum, so the mean of values whose sum is
+            beyond bfloat16's range is finite: 3e38 on every rank gives 3e38 rounded to bfloat16.
         BF16-UNDERFLOW (MAY, 1.11): A share of at most half of bfloat16's smallest number may vanish or be kept: 9e-41
             on both of two ranks gives 0, or 9e-41 as bfloat16.
         BF16-MEAN (MUST, 1.11): The result is the mean over the ranks, within the rounding of one cast to bfloat16, one

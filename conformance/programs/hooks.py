@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
-
 from commhooks.adapters import Adapter, Bucket
 from commhooks.adapters.adapter import Array
 

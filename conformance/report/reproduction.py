@@ -18,7 +18,6 @@ from pathlib import Path
 from types import ModuleType
 
 import numpy as np
-
 from commhooks.adapters import Adapter, Place, TensorFacts, TorchAdapter
 from commhooks.conformance.cells import ClauseFailure, Failure
 from commhooks.conformance.clauses import Clause
@@ -84,6 +83,8 @@ def script_text(
     """The whole script."""
     description = implementation.description
     settings = implementation.settings
+    runs = [f"    ({program.function.__name__}, ARGUMENTS_{number}),\n" for number, program in enumerate(programs)]
+    verdict = {"PLACE": place or "None", "HOLDS": holds or "True", "EXPECTED": repr(failure.expected)}
     parts = [
         MARKER,
         _docstring(failure, implementation, clauses, configuration),
@@ -97,8 +98,8 @@ def script_text(
         "# ---- How a rank drives the implementation.",
         *(_driver(implementation) if description.places else [_foreign_driver(implementation)]),
         "# ---- The run, and the verdict.",
-        f"PROGRAMS = [{', '.join(f'({program.function.__name__}, ARGUMENTS_{number})' for number, program in enumerate(programs))}]",
-        MAIN.replace("PLACE", place or "None").replace("HOLDS", holds or "True").replace("EXPECTED", repr(failure.expected)),
+        f"PROGRAMS = [\n{''.join(runs)}]",
+        re.sub("|".join(verdict), lambda match: verdict[match[0]], MAIN),
     ]
     return "\n\n\n".join(part.strip("\n") for part in parts) + "\n"
 
@@ -165,7 +166,8 @@ def _driver(implementation: Implementation) -> Iterator[str]:
         own.append(OWN_BUCKET)
     if description.hook is not None:
         own.append(OWN_STATE)
-    yield "\n".join(["class Implementation(Driver):", *(textwrap.indent(part.strip("\n") + "\n", "    ") for part in own)])
+    body = "\n".join(textwrap.indent(part.strip("\n") + "\n", "    ") for part in own)
+    yield f"class Implementation(Driver):\n{body}"
 
 
 def _foreign_driver(implementation: Implementation) -> str:
@@ -199,9 +201,7 @@ def array_literal(array: Array) -> str:
         if array.ndim == 1 and np.array_equal(array[period:], array[:-period], equal_nan=True):
             return f"np.resize({array_literal(array[:period])}, {array.size})"
     packed = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 9)).decode()
-    return (
-        f"np.frombuffer(zlib.decompress(base64.b64decode({packed!r})), {array.dtype.name!r}).reshape({array.shape})"
-    )
+    return f"np.frombuffer(zlib.decompress(base64.b64decode({packed!r})), {array.dtype.name!r}).reshape({array.shape})"
 
 
 IMPORTS = """
@@ -290,7 +290,8 @@ def main() -> int:
         try:
             number, rank, result = answers.get(timeout=0.2)
         except queue.Empty:
-            ended = [f"rank {rank} ended with {process.exitcode}" for rank, process in enumerate(ranks) if process.exitcode]
+            codes = {rank: process.exitcode for rank, process in enumerate(ranks)}
+            ended = [f"rank {rank} ended with {code}" for rank, code in codes.items() if code]
             late = time.monotonic() > deadline
             if ended or late:
                 print("; ".join(ended) or f"the ranks did not finish within {TIME_LIMIT} s for each program")
@@ -317,4 +318,3 @@ def main() -> int:
 if __name__ == "__main__":
     sys.exit(main())
 """
-

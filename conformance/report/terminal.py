@@ -26,25 +26,24 @@ def headline(result: ImplementationResult, world_sizes: Sequence[int]) -> str:
 
 
 def clause_states(cells: Sequence[Cell]) -> dict[str, State]:
-    """The state of each clause that has cells: the worst of them, where a pass is worse than a cell that was left out."""
+    """The state of each clause that has cells: the first of ``WORST_FIRST`` that one of them is in."""
     found: dict[str, set[State]] = {}
     for cell in cells:
         found.setdefault(cell.clause, set()).add(cell.state)
     return {clause: next(state for state in WORST_FIRST if state in states) for clause, states in found.items()}
 
 
-def summary(
-    result: ImplementationResult, clauses: Mapping[str, Clause], options: Options, seconds: float
-) -> list[str]:
+def summary(result: ImplementationResult, clauses: Mapping[str, Clause], options: Options, seconds: float) -> list[str]:
     """The lines of the summary of one implementation."""
+    if not result.cells:
+        return []
     states = clause_states(result.cells)
     lines = ["", headline(result, options.world_sizes), _totals(result, states, clauses, seconds)]
     lines += _section("failure", [cell for cell in result.cells if cell.state == "fail"], options.report)
     deviating = [cell for cell in result.cells if cell.state == "deviation"]
     if deviating:
         entries = {cell.reason for cell in deviating}
-        agreed = " so far" if any(cell.state == "fail" for cell in result.cells) or result.stale else ", all as recorded"
-        lines.append(f"{_count(len(entries), 'deviation')}{agreed}")
+        lines.append(f"{_count(len(entries), 'deviation')}, as recorded")
         lines += _clause_lines(deviating, options.report)
     if result.stale:
         lines.append(f"{_count(len(result.stale), 'stale record')}: the file of deviations has to be corrected")
@@ -52,9 +51,7 @@ def summary(
     return lines
 
 
-def failure_text(
-    failure: Failure, clauses: Sequence[Clause], configuration: Mapping[str, str], report: Path
-) -> str:
+def failure_text(failure: Failure, clauses: Sequence[Clause], configuration: Mapping[str, str], report: Path) -> str:
     """All that is known about one failure, for pytest's section of failures."""
     lines = [f"{clause.id} ({clause.level}, {clause.since}): {clause.text}" for clause in clauses]
     lines.append(failure.message)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
-Plain: TypeAlias = "None | bool | int | float | str | bytes | Array | Sequence[Plain] | Mapping[str, Plain]"
+Plain: TypeAlias = "bool | int | float | str | bytes | Array | Sequence[Plain] | Mapping[str, Plain] | None"
 
 _LENGTHS = struct.Struct("!QQ")
 _ARRAY, _BYTES = "$array", "$bytes"
