@@ -18,6 +18,7 @@ class Options:
 
     Attributes:
         implementations: Texts of ``--impl``.
+        python: Interpreter that runs the ranks.
         ranks: How ranks are run.
         world_sizes: Sizes of the worlds.
         spec: Version of the documented API; later clauses are left out. None takes all.
@@ -27,6 +28,7 @@ class Options:
     """
 
     implementations: tuple[str, ...]
+    python: str
     ranks: RankSettings
     world_sizes: tuple[int, ...]
     spec: str | None
@@ -95,8 +97,8 @@ def read_options(config: pytest.Config) -> Options:
     deviations = config.getoption("--deviations")
     return Options(
         implementations=texts,
+        python=python,
         ranks=RankSettings(
-            python=python,
             device=config.getoption("--device"),
             backend=config.getoption("--backend"),
             timeout=timeout,

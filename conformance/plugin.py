@@ -24,7 +24,7 @@ from commhooks.conformance.marks import HALVES, MARKS, Half
 from commhooks.conformance.options import Options, add_options, read_options
 from commhooks.conformance.report import reproduction, terminal
 from commhooks.conformance.report.document import write_report
-from commhooks.conformance.world import Implementation, RankFailure, TooManyHangs, World
+from commhooks.conformance.world import Implementation, Launcher, RankFailure, TooManyHangs, World
 from hypothesis import HealthCheck, Phase, settings
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ class Run:
 
     options: Options
     clauses: dict[str, Clause]
+    launcher: Launcher | None
     implementations: dict[str, Implementation]
     accounts: dict[str, Account]
     started: float
@@ -84,14 +85,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Imports the implementations. What cannot be checked is a usage error, before any rank starts."""
     options = read_options(session.config)
-    run = Run(options, _clauses(options), {}, {}, time.time())
+    run = Run(options, _clauses(options), None, {}, {}, time.time())
     session.config.stash[RUN] = run
     # The deviations file is read even if the implementation turns out unusable: both errors are worth knowing.
     if options.deviations is not None:
         _read(options.deviations)
     try:
+        run.launcher = Launcher(options.python, options.ranks.start_timeout)
         for text in options.implementations:
-            implementation = Implementation(text, options.ranks)
+            implementation = Implementation(text, options.ranks, run.launcher)
             run.implementations[text] = implementation
             for size in options.world_sizes:
                 implementation.obstacle(size)
@@ -158,6 +160,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what does not concern an implementation or the chosen version of the specification."""
     run = config.stash[RUN]
+    # A check that says nothing about any of the chosen world sizes has no parameters; pytest would skip it.
+    items[:] = [item for item in items if _parameters(item).get("implementation") in run.implementations]
     for item in items:
         unknown = [clause for clause in _mark(item, "clauses") if _formatted(clause, item) not in all_clauses()]
         if unknown or not _mark(item, "clauses"):
@@ -291,6 +295,9 @@ def _read(path):  # type: ignore[no-untyped-def]
 def _close(run: Run) -> None:
     for implementation in run.implementations.values():
         implementation.close()
+    if run.launcher is not None:
+        run.launcher.close()
+        run.launcher = None
 
 
 def _hooks(implementation: Implementation) -> list[str]:

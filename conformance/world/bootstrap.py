@@ -1,6 +1,6 @@
-"""Starts the server in any interpreter, also in one where commhooks is not installed.
+"""Starts the launcher in any interpreter, also in one where commhooks is not installed.
 
-``python bootstrap.py CONTROLLER TOKEN IMPLEMENTATION``
+``python bootstrap.py CONTROLLER TOKEN``
 """
 
 import os
@@ -15,6 +15,6 @@ if __name__ == "__main__":
     sys.modules["commhooks"] = package
     # The user's working directory comes first, as with `python -m`, so that --impl finds a module that lies there.
     sys.path[0] = os.getcwd()
-    from commhooks.conformance.world.server import main
+    from commhooks.conformance.world.launcher import main
 
     main(*sys.argv[1:])

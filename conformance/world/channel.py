@@ -51,12 +51,16 @@ class Channel:
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
-    def receive(self) -> dict[str, Plain]:
+    def receive(self, timeout: float | None = None) -> dict[str, Plain]:
         """Waits for one message.
 
+        Args:
+            timeout: Seconds to wait for it; for ever by default.
+
         Raises:
-            ChannelClosed: The other end is gone.
+            ChannelClosed: The other end is gone, or the time is up.
         """
+        self._connection.settimeout(timeout)
         header_length, body_length = _LENGTHS.unpack(self._exactly(_LENGTHS.size))
         header = self._exactly(header_length)
         return unpack(bytes(header), self._exactly(body_length))

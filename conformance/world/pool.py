@@ -38,7 +38,6 @@ class RankSettings:
     """How ranks are run.
 
     Attributes:
-        python: Interpreter that runs the ranks.
         device: Device type.
         backend: Backend of the process group, or None for the framework's choice for that device.
         timeout: Seconds that one program may take.
@@ -46,7 +45,6 @@ class RankSettings:
         memory: Bytes of address space a rank may use, or None.
     """
 
-    python: str = sys.executable
     device: str = "cpu"
     backend: str | None = None
     timeout: float = 15.0
@@ -77,37 +75,103 @@ class Program:
         return f"{self.function.__name__}({hook})" if hook else self.function.__name__
 
 
+class Launcher:
+    """The process that servers are forked from, and the door through which all processes reach the controller.
+
+    Args:
+        python: Interpreter that runs the implementations.
+        start_timeout: Seconds that it may take to start.
+
+    Raises:
+        UnusableImplementation: The interpreter cannot be run, or ends at once.
+    """
+
+    def __init__(self, python: str = sys.executable, start_timeout: float = 120.0) -> None:
+        self.python = python
+        self.folder = Path(tempfile.mkdtemp(prefix="commhooks-"))
+        self.worlds = itertools.count(1)
+        self.doors = Doors(self.folder / "controller")
+        self._channel: Channel | None = None
+        self._output = self.folder / "output"
+        arguments = [python, bootstrap.__file__, self.doors.address, self.doors.token]
+        try:
+            with self._output.open("wb") as output:
+                self._process = subprocess.Popen(
+                    arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=_environment()
+                )
+        except OSError as error:
+            self.doors.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise UnusableImplementation(f"--impl-python={python} cannot be run: {error}") from None
+        try:
+            deadline = time.monotonic() + start_timeout
+            self._channel, _ = self.doors.accept(deadline, alive=lambda: self._process.poll() is None)
+        except TimeoutError:
+            output_text = self.output()
+            self.close()
+            raise UnusableImplementation(f"{python} did not start to import anything:\n{output_text}") from None
+
+    def launch(self, implementation: str, timeout: float) -> tuple[Channel, dict[str, Plain]]:
+        """Starts a server; gives its channel and what it found when it imported the implementation.
+
+        Raises:
+            UnusableImplementation: The server ended, or did not answer in time.
+        """
+        assert self._channel is not None
+        deadline = time.monotonic() + timeout
+        try:
+            self._channel.send({"implementation": implementation})
+            self._channel.receive()
+            server, _ = self.doors.accept(deadline, alive=lambda: self._process.poll() is None)
+            return server, server.receive(timeout)
+        except (ChannelClosed, TimeoutError) as error:
+            raise UnusableImplementation(
+                f"--impl={implementation}: importing it ended or stopped the interpreter ({error})\n{self.output()}"
+            ) from None
+
+    def output(self) -> str:
+        """The end of what launcher and servers printed."""
+        return self._output.read_text(errors="replace")[-2000:].strip()
+
+    def close(self) -> None:
+        """Ends the launcher; servers end with their own connections."""
+        if self._channel is not None:
+            self._channel.close()
+        self.doors.close()
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
 class Implementation:
     """An implementation under test: its server, and its worlds.
 
     Args:
         text: The text of ``--impl``.
         settings: How its ranks are run.
+        launcher: Where its server is forked from.
 
     Raises:
         UnusableImplementation: It cannot be imported or offers nothing to check.
     """
 
-    def __init__(self, text: str, settings: RankSettings) -> None:
+    def __init__(self, text: str, settings: RankSettings, launcher: Launcher) -> None:
         self.text = text
         self.settings = settings
-        self._folder = Path(tempfile.mkdtemp(prefix="commhooks-"))
+        self._launcher = launcher
         self._worlds: dict[int, World] = {}
-        self._numbers = itertools.count(1)
-        self._doors = _Doors(self._folder / "controller")
-        self._process: subprocess.Popen[bytes] | None = None
-        try:
-            self._start_server()
-            answer = self._load()
-        except BaseException:
-            self.close()
-            raise
+        self._server, answer = launcher.launch(text, settings.start_timeout)
+        if "unusable" in answer:
+            self._server.close()
+            raise UnusableImplementation(str(answer["unusable"]))
         fields = answer["description"]
-        assert isinstance(fields, Mapping)
+        assert isinstance(fields, dict)
         self.python = str(answer["python"])
-        self.description = Description(
-            **{**fields, "capabilities": frozenset(fields["capabilities"]), "claims": frozenset(fields["claims"])}  # type: ignore[arg-type]
-        )
+        names = {name: frozenset(fields.pop(name)) for name in ("capabilities", "claims")}
+        self.description = Description(**fields, **names)
         self._obstacles: dict[int, str | None] = {}
         # How often a program did not finish in time, by its title.
         self.hangs: Counter[str] = Counter()
@@ -125,14 +189,8 @@ class Implementation:
             UnusableImplementation: The device or the backend is unknown.
         """
         if world_size not in self._obstacles:
-            answer = self.ask_server(
-                {
-                    "do": "obstacle",
-                    "device": self.settings.device,
-                    "backend": self.settings.backend,
-                    "world_size": world_size,
-                }
-            )
+            wanted = {"device": self.settings.device, "backend": self.settings.backend, "world_size": world_size}
+            answer = self.ask_server({"do": "obstacle", **wanted})
             if answer["kind"] == "unknown":
                 raise UnusableImplementation(str(answer["text"]))
             self.backend = str(answer["backend"])
@@ -143,7 +201,7 @@ class Implementation:
         """The standing world of that size; a new one if there is none or the last one broke."""
         world = self._worlds.get(size)
         if world is None or world.broken:
-            world = World(self, size, next(self._numbers))
+            world = World(self, size, next(self._launcher.worlds))
             self._worlds[size] = world
         return world
 
@@ -151,15 +209,8 @@ class Implementation:
         """Ends all ranks and the server."""
         for world in self._worlds.values():
             world.close()
-        self._doors.close()
-        if self._process is not None:
-            try:
-                self._server.close()
-                self._process.wait(5.0)
-            except (subprocess.TimeoutExpired, AttributeError):
-                self._process.kill()
-                self._process.wait()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._worlds.clear()
+        self._server.close()
 
     def ask_server(self, request: Mapping[str, Plain]) -> dict[str, Plain]:
         """Sends a request to the server and waits for its answer."""
@@ -167,18 +218,12 @@ class Implementation:
             self._server.send(request)
             return self._server.receive()
         except ChannelClosed:
-            raise RuntimeError(f"the process that ranks are forked from is gone\n{self._server_output()}") from None
+            raise RuntimeError(f"the process that ranks are forked from is gone\n{self._launcher.output()}") from None
 
     def order(self, world: int, place: Place) -> RankOrder:
         """What a new rank is told."""
-        return RankOrder(
-            world=world,
-            place=place,
-            controller=self._doors.address,
-            token=self._doors.token,
-            folder=str(self._folder),
-            memory=self.settings.memory,
-        )
+        doors = self._launcher.doors
+        return RankOrder(world, place, doors.address, doors.token, str(self._launcher.folder), self.settings.memory)
 
     def accept(self, world: int, size: int) -> tuple[dict[int, Channel], dict[int, Channel]]:
         """Waits until every rank of a new world has connected; gives their channels and their outputs."""
@@ -186,7 +231,7 @@ class Implementation:
         outputs: dict[int, Channel] = {}
         deadline = time.monotonic() + self.settings.start_timeout
         while len(channels) < size or len(outputs) < size:
-            channel, hello = self._doors.accept(deadline)
+            channel, hello = self._launcher.doors.accept(deadline)
             if hello.get("world") != world:
                 channel.close()
                 continue
@@ -196,36 +241,7 @@ class Implementation:
 
     def store(self, world: int) -> str:
         """Where the ranks of a world meet."""
-        return f"file://{self._folder / f'world{world}.store'}"
-
-    def _start_server(self) -> None:
-        arguments = [self.settings.python, bootstrap.__file__, self._doors.address, self._doors.token, self.text]
-        with (self._folder / "server.output").open("wb") as output:
-            try:
-                self._process = subprocess.Popen(
-                    arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=_environment()
-                )
-            except OSError as error:
-                raise UnusableImplementation(f"--impl-python={self.settings.python} cannot be run: {error}") from None
-
-    def _load(self) -> dict[str, Plain]:
-        assert self._process is not None
-        deadline = time.monotonic() + self.settings.start_timeout
-        try:
-            self._server, _ = self._doors.accept(deadline, alive=lambda: self._process.poll() is None)  # type: ignore[union-attr]
-            answer = self._server.receive()
-        except (ChannelClosed, TimeoutError):
-            self._process.kill()
-            self._process.wait()
-            raise UnusableImplementation(
-                f"--impl={self.text}: {self.settings.python} ended before it had imported it:\n{self._server_output()}"
-            ) from None
-        if "unusable" in answer:
-            raise UnusableImplementation(str(answer["unusable"]))
-        return answer
-
-    def _server_output(self) -> str:
-        return (self._folder / "server.output").read_text(errors="replace")[-2000:].strip()
+        return f"file://{self._launcher.folder / f'world{world}.store'}"
 
 
 class World:
@@ -366,8 +382,8 @@ def join_process_group() -> None:
     """Stands for the first thing every rank does, in messages."""
 
 
-class _Doors:
-    """Where the server and the ranks connect to the controller."""
+class Doors:
+    """Where the launcher, the servers and the ranks connect to the controller."""
 
     def __init__(self, path: Path) -> None:
         self.token = secrets.token_hex(16)

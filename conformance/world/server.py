@@ -1,7 +1,6 @@
-"""The process that the ranks are forked from.
+"""The process that the ranks of one implementation are forked from.
 
-It runs in the interpreter of the implementation, imports the implementation once (which takes seconds for torch), and
-from then on a new rank costs a fork. It is started as ``python bootstrap.py CONTROLLER TOKEN IMPLEMENTATION``.
+It is itself forked from the launcher, imports the implementation once, and from then on a new rank costs a fork.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from .channel import Channel, ChannelClosed, Plain, connect
 from .rank import RankOrder, serve
 
 
-def main(controller: str, token: str, implementation: str) -> None:
+def serve_implementation(controller: str, token: str, implementation: str) -> None:
     """Connects to the controller and does what it asks until the connection closes; then ends all ranks."""
     channel = Channel(connect(controller))
     channel.send({"token": token, "role": "server", "pid": os.getpid()})
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     server = Server(channel)
     try:
         channel.send(server.load(implementation))
