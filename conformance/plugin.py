@@ -6,28 +6,27 @@ its options would show up in everybody else's pytest runs.
 
 from __future__ import annotations
 
-import itertools
 import random
-import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import pytest
-from commhooks.adapters import DTYPES, UnusableImplementation
+from hypothesis import HealthCheck, Phase, settings
+
+from commhooks.adapters import UnusableImplementation
+from commhooks.conformance import selection
 from commhooks.conformance.accounting import Account
 from commhooks.conformance.cells import ClauseFailure, Failure, ImplementationResult, NotRun, State, Unsupported
 from commhooks.conformance.clauses import Clause, ClauseError, all_clauses, version
 from commhooks.conformance.deviations import DeviationsError, deviations_of, read_deviations
-from commhooks.conformance.marks import HALVES, MARKS, Half
+from commhooks.conformance.marks import MARKS
 from commhooks.conformance.options import Options, add_options, read_options
 from commhooks.conformance.report import reproduction, terminal
 from commhooks.conformance.report.document import write_report
 from commhooks.conformance.world import Implementation, Launcher, RankFailure, TooManyHangs, World
-from hypothesis import HealthCheck, Phase, settings
 
-T = TypeVar("T")
 RUN = pytest.StashKey["Run"]()
 NOTES = pytest.StashKey[list[str]]()
 
@@ -46,12 +45,33 @@ class Run:
     accounts: dict[str, Account]
     started: float
     complete: bool = True
-    collected: int = 0
 
     @property
     def results(self) -> list[ImplementationResult]:
         """What was found out about each implementation."""
         return [account.result for account in self.accounts.values()]
+
+    def choices(self, config: pytest.Config) -> list[selection.Choice]:
+        """What can be chosen from for each implementation."""
+        chosen = []
+        for text, implementation in self.implementations.items():
+            wanted = config.hook.pytest_commhooks_clauses(implementation=text)
+            clauses = set(self.clauses) if wanted is None else set(self.clauses) & set(wanted)
+            chosen.append(selection.Choice(text, implementation.description, self.options.world_sizes, clauses))
+        return chosen
+
+
+class Hooks:
+    """What other plugins may have a say in."""
+
+    @pytest.hookspec(firstresult=True)
+    def pytest_commhooks_clauses(self, implementation: str) -> Collection[str] | None:
+        """Limits the clauses that are checked on an implementation; None leaves all of them."""
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Declares the suite's own hooks."""
+    pluginmanager.add_hookspecs(Hooks)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -64,6 +84,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers the marks, and chooses fixed or random examples."""
     for mark, text in MARKS.items():
         config.addinivalue_line("markers", f"{mark}: {text}")
+    if config.option.tbstyle == "auto":
+        # The text of a failure is the suite's own; a long traceback would take longer to make than most checks.
+        config.option.tbstyle = "native"
     searching = config.getoption("--search") > 0
     if searching and getattr(config.option, "hypothesis_seed", None) is None:
         # Hypothesis reads this option when its own plugin is configured; so a search can be told how to replay it.
@@ -138,36 +161,26 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs a check for each implementation, world size, dtype, half type and hook that it takes."""
     run = metafunc.config.stash[RUN]
-    names = [
-        name for name in ("implementation", "hook", "half", "dtype", "world_size") if name in metafunc.fixturenames
-    ]
+    names = [name for name in selection.ARGUMENTS if name in metafunc.fixturenames]
     if "implementation" not in names:
         return
-    rows = []
-    for text, implementation in run.implementations.items():
-        choices: dict[str, list[object]] = {
-            "implementation": [text],
-            "hook": list(_hooks(implementation)),
-            "half": list(HALVES),
-            "dtype": list(_mark(metafunc.definition, "dtypes", DTYPES)),
-            "world_size": list(_world_sizes(metafunc.definition, run.options.world_sizes)),
-        }
-        rows += list(itertools.product(*(choices[name] for name in names)))
+    rows = [
+        row for choice in run.choices(metafunc.config) for row in selection.rows(metafunc.definition, names, choice)
+    ]
     ids = ["-".join(map(_id, row)) for row in rows]
     metafunc.parametrize(names, rows, ids=ids, indirect=["implementation"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what does not concern an implementation or the chosen version of the specification."""
+    """Leaves out what no implementation is concerned with, and refuses a check that names no clause."""
     run = config.stash[RUN]
     # A check that says nothing about any of the chosen world sizes has no parameters; pytest would skip it.
     items[:] = [item for item in items if _parameters(item).get("implementation") in run.implementations]
     for item in items:
-        unknown = [clause for clause in _mark(item, "clauses") if _formatted(clause, item) not in all_clauses()]
-        if unknown or not _mark(item, "clauses"):
+        ids = clauses_of(item)
+        unknown = [clause for clause in ids if clause not in all_clauses()]
+        if unknown or not ids:
             raise pytest.UsageError(f"{item.nodeid} names {unknown or 'no clause'}; every check names its clauses")
-    items[:] = [item for item in items if _concerns(item, run)]
-    run.collected = len(items)
 
 
 def pytest_deselected(items: list[pytest.Item]) -> None:
@@ -183,11 +196,13 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
 
 
 @pytest.fixture
-def world(implementation: Implementation, world_size: int) -> World:
+def world(request: pytest.FixtureRequest, implementation: Implementation, world_size: int) -> World:
     """The standing world of the size in turn."""
     obstacle = implementation.obstacle(world_size)
     if obstacle is not None:
         raise NotRun(obstacle)
+    if "DistributedDataParallel" in selection.mark(request.node, "needs"):
+        implementation.prepare()
     standing = implementation.world(world_size)
     standing.programs.clear()
     return standing
@@ -203,12 +218,9 @@ def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Finds out whether the implementation offers what the check needs."""
     run = item.config.stash[RUN]
-    offered = run.implementations[_parameters(item)["implementation"]].description.capabilities
     parameters = _parameters(item)
-    wanted = [name for need in _mark(item, "needs") for name in _names(_formatted(need, item))]
-    wanted += _names(parameters.get("hook", "")) + _names(parameters.get("dtype", ""))
     description = run.implementations[parameters["implementation"]].description
-    missing = [name for name in dict.fromkeys(wanted) if name not in offered and name != description.hook]
+    missing = selection.lacking(item, parameters, description)
     if missing:
         raise Unsupported(f"does not offer {', '.join(missing)}")
 
@@ -222,7 +234,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     run = item.config.stash[RUN]
     state, text = _enter(item, call, run)
     report.user_properties.append(("state", state))
-    report.user_properties += [("clause", clause) for clause in _clauses_of(item)]
+    report.user_properties += [("clause", clause) for clause in clauses_of(item)]
     report.longrepr = text
     report.outcome = {"pass": "passed", "deviation": "passed", "fail": "failed"}.get(state, "skipped")  # type: ignore[assignment]
     if report.outcome == "skipped":
@@ -300,32 +312,10 @@ def _close(run: Run) -> None:
         run.launcher = None
 
 
-def _hooks(implementation: Implementation) -> list[str]:
-    """The hooks that the clauses of every hook are checked with: each one, and each wrapper around allreduce_hook."""
-    description = implementation.description
-    if description.hook is not None:
-        return [description.hook]
-    plain = ["allreduce_hook", *(half.hook for half in HALVES), "noop_hook"]
-    return [*plain, *(f"{half.wrapper}(allreduce_hook)" for half in HALVES)]
-
-
-def _concerns(item: pytest.Item, run: Run) -> bool:
-    if not set(_clauses_of(item)) & set(run.clauses):
-        return False
-    parameters = _parameters(item)
-    description = run.implementations[parameters["implementation"]].description
-    if description.hook is not None and item.get_closest_marker("every_hook") is None:
-        return False
-    said = description.claims
-    if "noop_hook" in _names(parameters.get("hook", "")):
-        said = said | {"local"}
-    return set(_mark(item, "claims")) <= said and not set(_mark(item, "unless")) & said
-
-
 def _enter(item: pytest.Item, call: pytest.CallInfo[None], run: Run) -> tuple[State, str]:
     parameters = _parameters(item)
     account = run.accounts[parameters["implementation"]]
-    clauses = _clauses_of(item)
+    clauses = clauses_of(item)
     check = f"{item.path.stem}.{item.originalname}"  # type: ignore[attr-defined]
     result = account.result
     configuration = {
@@ -371,32 +361,13 @@ def _failure(caught: pytest.ExceptionInfo[BaseException]) -> Failure:
     )
 
 
-def _world_sizes(item: pytest.Item, sizes: tuple[int, ...]) -> list[int]:
-    smallest, largest = _mark(item, "worlds", (1, None))
-    return [size for size in sizes if size >= smallest and (largest is None or size <= largest)]
+def clauses_of(item: pytest.Item) -> list[str]:
+    """The ids of the clauses that a check verifies with its parameters."""
+    return selection.clause_ids(item, _parameters(item))
 
 
-def _mark(item: pytest.Item, name: str, default: tuple[T, ...] = ()) -> tuple[T, ...]:
-    mark = item.get_closest_marker(name)
-    return default if mark is None else mark.args
-
-
-def _parameters(item: pytest.Item) -> dict[str, str]:
+def _parameters(item: pytest.Item) -> dict[str, Any]:
     return item.callspec.params  # type: ignore[attr-defined, no-any-return]
-
-
-def _clauses_of(item: pytest.Item) -> list[str]:
-    return [_formatted(clause, item) for clause in _mark(item, "clauses")]
-
-
-def _formatted(text: str, item: pytest.Item) -> str:
-    half = _parameters(item).get("half")
-    return text.format(half=half) if isinstance(half, Half) else text
-
-
-def _names(expression: str) -> list[str]:
-    """The names in an expression such as ``fp16_compress_wrapper(noop_hook)``."""
-    return [name for name in re.split(r"[()]", expression) if name]
 
 
 def _id(value: object) -> str:

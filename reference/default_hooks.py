@@ -34,7 +34,12 @@ def average(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> Future[tor
     group = group if group is not None else dist.group.WORLD
     tensor.div_(dist.get_world_size(group))
     work = dist.all_reduce(tensor, group=group, async_op=True)
-    return work.get_future().then(lambda reduced: reduced.value()[0])
+
+    def mean(reduced: Future[list[torch.Tensor]]) -> torch.Tensor:
+        reduced.value()  # raises if the collective failed; for a complex tensor it is a real view
+        return tensor
+
+    return work.get_future().then(mean)
 
 
 def allreduce_hook(process_group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[torch.Tensor]:

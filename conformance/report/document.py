@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jsonschema
+
 from commhooks.conformance.cells import Cell, ImplementationResult
 from commhooks.conformance.clauses import Clause, fingerprint
 

@@ -8,31 +8,34 @@ from __future__ import annotations
 
 import ast
 import base64
+import functools
 import inspect
 import re
 import textwrap
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
+
 from commhooks.adapters import Adapter, Place, TensorFacts, TorchAdapter
 from commhooks.conformance.cells import ClauseFailure, Failure
 from commhooks.conformance.clauses import Clause
+from commhooks.conformance.inputs import PERIOD
 from commhooks.conformance.world import Implementation, Program
 from commhooks.conformance.world.channel import Array, Plain
 
 FOLDER = "repro"
 MARKER = "# Reproduction script of the conformance suite for DDP communication hooks."
-# Longer arrays are written as a repeated pattern if they are one, and compressed if they are not.
+# Longer arrays are written as a repeated pattern if they are one, as those of ``inputs`` are, and compressed if not.
 WRITTEN_OUT = 1024
-LONGEST_PERIOD = 600
 
 DRIVER_METHODS = (
     "__init__", "join", "group", "barrier", "tensor", "array", "write", "facts", "is_tensor", "is_future", "wait",
-    "completed", "random_state", "parameter", "bucket", "gradient_without_hook",
+    "completed", "random_state", "set_random_state", "watch_collectives", "parameter", "bucket",
+    "gradient_without_hook", "framework", "data_parallel", "_wrapper",
 )  # fmt: skip
 
 
@@ -124,16 +127,20 @@ def _docstring(
     return f'"""{text}\n"""'
 
 
-def _program_sources(programs: Sequence[Program]) -> Iterator[str]:
+def _program_sources(programs: Sequence[Program]) -> list[str]:
     """The programs, and what else of their modules they use, once each."""
-    done: set[str] = set()
+    parts: dict[str, None] = {}
     for program in programs:
-        module = inspect.getmodule(program.function)
-        assert module is not None
-        for name in _used(module, program.function.__name__, {}):
-            if name not in done:
-                done.add(name)
-                yield inspect.getsource(getattr(module, name))
+        parts.update(dict.fromkeys(_sources(program.function)))
+    return list(parts)
+
+
+@functools.cache
+def _sources(function: Callable[..., object]) -> tuple[str, ...]:
+    """The source of a function, after those of the functions of its module that it uses."""
+    module = inspect.getmodule(function)
+    assert module is not None
+    return tuple(inspect.getsource(getattr(module, name)) for name in _used(module, function.__name__, {}))
 
 
 def _used(module: ModuleType, name: str, order: dict[str, None]) -> dict[str, None]:
@@ -153,11 +160,7 @@ def _used(module: ModuleType, name: str, order: dict[str, None]) -> dict[str, No
 
 def _driver(implementation: Implementation) -> Iterator[str]:
     description = implementation.description
-    yield inspect.getsource(Place)
-    yield inspect.getsource(TensorFacts)
-    methods = [inspect.getsource(method) for method in (Adapter.hook, Adapter.state)]
-    methods += [inspect.getsource(vars(TorchAdapter)[name]) for name in DRIVER_METHODS]
-    yield "class Driver:\n" + "\n".join(methods).replace("super().__init__()\n", "")
+    yield from _torch_driver()
     if description.file is not None:
         module = next(iter(description.places.values()))
         yield LOAD_FILE.replace("PATH", repr(description.file)).replace("NAME", repr(module))
@@ -168,6 +171,15 @@ def _driver(implementation: Implementation) -> Iterator[str]:
         own.append(OWN_STATE)
     body = "\n".join(textwrap.indent(part.strip("\n") + "\n", "    ") for part in own)
     yield f"class Implementation(Driver):\n{body}"
+
+
+@functools.cache
+def _torch_driver() -> tuple[str, ...]:
+    """What ``TorchAdapter`` does for programs, as a class without bases."""
+    methods = [inspect.getsource(method) for method in (Adapter.hook, Adapter.state)]
+    methods += [inspect.getsource(vars(TorchAdapter)[name]) for name in DRIVER_METHODS]
+    driver = "class Driver:\n" + "\n".join(methods).replace("super().__init__()\n", "")
+    return inspect.getsource(Place), inspect.getsource(TensorFacts), driver
 
 
 def _foreign_driver(implementation: Implementation) -> str:
@@ -197,7 +209,7 @@ def array_literal(array: Array) -> str:
     if array.size <= WRITTEN_OUT:
         shape = f".reshape({array.shape})" if array.ndim != 1 else ""
         return f"np.array({array.ravel().tolist()!r}, {array.dtype.name!r}){shape}"
-    for period in range(1, LONGEST_PERIOD):
+    for period in (1, PERIOD):
         if array.ndim == 1 and np.array_equal(array[period:], array[:-period], equal_nan=True):
             return f"np.resize({array_literal(array[:period])}, {array.size})"
     packed = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 9)).decode()
@@ -208,9 +220,14 @@ IMPORTS = """
 from __future__ import annotations
 
 import base64
+import contextlib
+import functools
+import gc
 import hashlib
 import importlib
 import importlib.util
+import inspect
+import logging
 import multiprocessing
 import os
 import pickle
@@ -219,8 +236,11 @@ import random
 import re
 import sys
 import tempfile
+import threading
 import time
 import traceback
+import warnings
+import weakref
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -176,6 +176,7 @@ class Implementation:
         # How often a program did not finish in time, by its title.
         self.hangs: Counter[str] = Counter()
         self.backend = settings.backend or ""
+        self._prepared = False
 
     @property
     def name(self) -> str:
@@ -204,6 +205,22 @@ class Implementation:
             world = World(self, size, next(self._launcher.worlds))
             self._worlds[size] = world
         return world
+
+    def prepare(self) -> None:
+        """Has the server import what data-parallel training needs; worlds that were forked before it end.
+
+        Raises:
+            RuntimeError: That failed.
+        """
+        if self._prepared:
+            return
+        self._prepared = True
+        fault = self.ask_server({"do": "prepare"})["fault"]
+        if fault:
+            raise RuntimeError(f"{self.name} could not be prepared for data-parallel training\n{fault}")
+        for world in self._worlds.values():
+            if not world.broken:
+                world.close()
 
     def close(self) -> None:
         """Ends all ranks and the server."""
@@ -276,13 +293,21 @@ class World:
         self._collect(Program(join_process_group, [{}] * size), settings.start_timeout)
 
     def run(
-        self, program: Callable[..., object], *, each: Sequence[Mapping[str, Plain]] | None = None, **arguments: Plain
+        self,
+        program: Callable[..., object],
+        *,
+        each: Sequence[Mapping[str, Plain]] | None = None,
+        limit: float | None = None,
+        attempts: int = MAX_HANGS,
+        **arguments: Plain,
     ) -> list[dict[str, Plain]]:
         """Runs a program on every rank.
 
         Args:
             program: A function of ``commhooks.conformance.programs``.
             each: Arguments that differ by rank.
+            limit: Seconds it may take, where that is less than the limit of the settings.
+            attempts: How often it may fail to finish before it is not tried again.
             arguments: Arguments that are the same on every rank.
 
         Returns:
@@ -297,12 +322,14 @@ class World:
         started = Program(program, [{**arguments, **own} for own in each])
         self.programs.append(started)
         hangs = self._implementation.hangs[started.title]
-        if hangs >= MAX_HANGS:
-            raise TooManyHangs(f"{started.title} did not finish within its time limit {hangs} times before")
+        if hangs >= attempts:
+            times = "once" if hangs == 1 else f"{hangs} times"
+            raise TooManyHangs(f"{started.title} did not finish within its time limit {times} before")
         for rank, channel in self._channels.items():
             with contextlib.suppress(ChannelClosed):  # a rank that ended since the last program is found below
                 channel.send({"program": started.name, "arguments": started.each[rank]})
-        return self._collect(started, self._implementation.settings.timeout)
+        timeout = self._implementation.settings.timeout
+        return self._collect(started, timeout if limit is None else min(limit, timeout))
 
     def close(self) -> None:
         """Ends the ranks."""

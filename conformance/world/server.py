@@ -62,6 +62,8 @@ class Server:
         match request:
             case {"do": "obstacle", "device": str(device), "backend": backend, "world_size": int(size)}:
                 return self._in_a_child(device, backend if isinstance(backend, str) else None, size)
+            case {"do": "prepare"}:
+                return self._prepare()
             case {"do": "fork", "order": Mapping() as order}:
                 return {"pid": self._fork(order)}
             case {"do": "diagnose", "pid": int(pid)}:
@@ -74,6 +76,14 @@ class Server:
         """Kills what is still running."""
         for pid in list(self._ranks):
             self._end(pid)
+
+    def _prepare(self) -> dict[str, Plain]:
+        assert self._adapter is not None
+        try:
+            self._adapter.prepare()
+        except Exception:
+            return {"fault": traceback.format_exc()}
+        return {"fault": ""}
 
     def _fork(self, fields: Mapping[str, Plain]) -> int:
         assert self._adapter is not None

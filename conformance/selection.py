@@ -1,0 +1,106 @@
+"""Which checks are run with what: the rows of parameters of a check, and what it needs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pytest
+
+from commhooks.adapters import DTYPES, Description
+from commhooks.conformance.marks import HALVES, Half
+
+T = TypeVar("T")
+
+# The arguments of a check that the plugin fills, in the order in which they stand in a check's id.
+ARGUMENTS = ("implementation", "hook", "half", "dtype", "world_size")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a run can choose from for one implementation.
+
+    Attributes:
+        implementation: The text of ``--impl``.
+        description: What the implementation says about itself.
+        world_sizes: Sizes of the worlds.
+        clauses: Ids of the clauses to check.
+    """
+
+    implementation: str
+    description: Description
+    world_sizes: Sequence[int]
+    clauses: Collection[str]
+
+
+def rows(check: pytest.Item, names: Sequence[str], choice: Choice) -> list[tuple[object, ...]]:
+    """The rows of values for the arguments ``names`` of a check; none if the check does not concern the implementation.
+
+    Args:
+        check: The check, or its definition.
+        names: Those of ``ARGUMENTS`` that it takes.
+        choice: What there is to choose from.
+    """
+    description = choice.description
+    if description.hook is not None and check.get_closest_marker("every_hook") is None:
+        return []
+    smallest, largest = mark(check, "worlds", (1, None))
+    sizes = [size for size in choice.world_sizes if size >= smallest and (largest is None or size <= largest)]
+    values: dict[str, Sequence[object]] = {
+        "implementation": [choice.implementation],
+        "hook": [hook for hook in hooks(description) if _suits(check, hook, description)],
+        "half": HALVES,
+        "dtype": mark(check, "dtypes", DTYPES),
+        "world_size": sizes,
+    }
+    return [
+        row
+        for row in itertools.product(*(values[name] for name in names))
+        if set(clause_ids(check, dict(zip(names, row, strict=True)))) & set(choice.clauses)
+    ]
+
+
+def hooks(description: Description) -> list[str]:
+    """The hooks that the clauses of every hook are checked with: each one, and each wrapper around allreduce_hook."""
+    if description.hook is not None:
+        return [description.hook]
+    plain = ["allreduce_hook", *(half.hook for half in HALVES), "noop_hook"]
+    return [*plain, *(f"{half.wrapper}(allreduce_hook)" for half in HALVES)]
+
+
+def clause_ids(check: pytest.Item, parameters: Mapping[str, object]) -> list[str]:
+    """The ids of the clauses that a check verifies with these parameters."""
+    return [_formatted(clause, parameters) for clause in mark(check, "clauses")]
+
+
+def lacking(check: pytest.Item, parameters: Mapping[str, object], description: Description) -> list[str]:
+    """What a check needs with these parameters and the implementation does not offer."""
+    wanted = [name for need in mark(check, "needs") for name in _names(_formatted(need, parameters))]
+    wanted += _names(str(parameters.get("hook", ""))) + _names(str(parameters.get("dtype", "")))
+    known = {*description.capabilities, description.hook}
+    return [name for name in dict.fromkeys(wanted) if name not in known]
+
+
+def mark(check: pytest.Item, name: str, default: tuple[T, ...] = ()) -> tuple[T, ...]:
+    """The arguments of a mark, or the default where the check does not have it."""
+    found = check.get_closest_marker(name)
+    return default if found is None else found.args
+
+
+def _suits(check: pytest.Item, hook: str, description: Description) -> bool:
+    """Whether a check is for hooks that say such things of themselves."""
+    said = set(description.claims) | ({"local"} if "noop_hook" in _names(hook) else set())
+    return set(mark(check, "claims")) <= said and not set(mark(check, "unless")) & said
+
+
+def _formatted(text: str, parameters: Mapping[str, object]) -> str:
+    half = parameters.get("half")
+    return text.format(half=half) if isinstance(half, Half) else text
+
+
+def _names(expression: str) -> list[str]:
+    """The names in an expression such as ``fp16_compress_wrapper(noop_hook)``."""
+    return [name for name in re.split(r"[()]", expression) if name]

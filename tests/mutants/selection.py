@@ -1,0 +1,40 @@
+"""A pytest plugin that runs each mutant with the checks of its own clauses, until each of those has failed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from commhooks.conformance.cells import NotRun
+from commhooks.conformance.plugin import clauses_of
+
+caught: set[tuple[str, str]] = set()
+
+
+def pytest_commhooks_clauses(implementation: str) -> list[str]:
+    """The clauses that the mutant names."""
+    wanted: dict[str, list[str]] = json.loads(os.environ["COMMHOOKS_CLAUSES"])
+    return wanted[implementation]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Spares the checks of clauses that have failed already."""
+    if _pairs(item) <= caught:
+        raise NotRun("caught already")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Notes which clauses have failed."""
+    report: pytest.TestReport = yield  # type: ignore[assignment]
+    if report.failed:
+        caught.update(_pairs(item))
+    return report  # type: ignore[return-value]
+
+
+def _pairs(item: pytest.Item) -> set[tuple[str, str]]:
+    mutant = item.callspec.params["implementation"]  # type: ignore[attr-defined]
+    return {(mutant, clause) for clause in clauses_of(item)}
