@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -34,7 +35,7 @@ def check(arguments: Sequence[str]) -> int:
                 "-p",
                 "commhooks.conformance.plugin",
                 "-c",
-                "/dev/null",
+                str(Path(__file__).with_name("pytest.ini")),
                 "--rootdir=.",
                 "--import-mode=importlib",
                 "-p",

@@ -56,7 +56,7 @@ def worlds(at_least: int = 1, at_most: int | None = None) -> Callable[[Check], C
 
 
 def claims(name: str) -> Callable[[Check], Check]:
-    """Runs a check only with hooks that claim this of themselves: "mean"."""
+    """Runs a check only with hooks that claim this of themselves: "mean" or "sum"."""
     return pytest.mark.claims(name)
 
 
@@ -70,6 +70,11 @@ def every_hook(check: Check) -> Check:
     return pytest.mark.every_hook(check)
 
 
+def stateful(check: Check) -> Check:
+    """Runs a check of every hook with powerSGD_hook too, whose state starts to compress at the third step."""
+    return pytest.mark.stateful(check)
+
+
 MARKS = {
     "clauses(*ids)": clauses.__doc__,
     "needs(*capabilities)": needs.__doc__,
@@ -78,4 +83,5 @@ MARKS = {
     "claims(name)": claims.__doc__,
     "unless(name)": unless.__doc__,
     "every_hook": every_hook.__doc__,
+    "stateful": stateful.__doc__,
 }

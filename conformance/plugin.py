@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from commhooks.conformance import selection
 from commhooks.conformance.accounting import Account
 from commhooks.conformance.cells import ClauseFailure, Failure, ImplementationResult, NotRun, State, Unsupported
 from commhooks.conformance.clauses import Clause, ClauseError, all_clauses, version
-from commhooks.conformance.deviations import DeviationsError, deviations_of, read_deviations
+from commhooks.conformance.deviations import Deviation, DeviationsError, deviations_of, read_deviations
 from commhooks.conformance.marks import MARKS
 from commhooks.conformance.options import Options, add_options, read_options
 from commhooks.conformance.report import reproduction, terminal
@@ -93,7 +94,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
     settings.register_profile(
         "commhooks",
-        max_examples=config.getoption("--search") or FIXED_EXAMPLES,
+        max_examples=config.getoption("--search") if searching else FIXED_EXAMPLES,
         derandomize=not searching,
         database=None,
         deadline=None,
@@ -209,9 +210,21 @@ def world(request: pytest.FixtureRequest, implementation: Implementation, world_
 
 
 @pytest.fixture
+def lab(implementation: Implementation, world_size: int) -> World:
+    """A standing world of the size in turn whose process group is the laboratory."""
+    obstacle = implementation.obstacle(world_size) or implementation.laboratory_obstacle()
+    if obstacle is not None:
+        raise NotRun(obstacle)
+    standing = implementation.world(world_size, "lab")
+    standing.programs.clear()
+    return standing
+
+
+@pytest.fixture
 def note(request: pytest.FixtureRequest) -> Callable[[str], None]:
     """Notes which of several allowed behaviours an implementation shows."""
-    return request.node.stash.setdefault(NOTES, []).append
+    notes: list[str] = request.node.stash.setdefault(NOTES, [])
+    return notes.append
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -297,7 +310,7 @@ def _account(implementation: Implementation, options: Options) -> Account:
     return Account(result, [deviation for deviation in recorded if deviation.applies_to(description.version)])
 
 
-def _read(path):  # type: ignore[no-untyped-def]
+def _read(path: Path) -> list[Deviation]:
     try:
         return read_deviations(path, all_clauses())
     except DeviationsError as error:
@@ -321,10 +334,11 @@ def _enter(item: pytest.Item, call: pytest.CallInfo[None], run: Run) -> tuple[St
     configuration = {
         **{name: str(value) for name, value in parameters.items() if name != "implementation"},
         "device": result.device,
-        "backend": result.backend,
+        "backend": "lab" if "lab" in item.fixturenames else result.backend,  # type: ignore[attr-defined]
     }
     if call.excinfo is None:
-        noted = "; ".join(item.stash.get(NOTES, []))
+        notes: list[str] = item.stash.get(NOTES, [])
+        noted = "; ".join(notes)
         state = account.passed(clauses, check, configuration, call.duration, noted)
         return state, "" if state == "pass" else account.result.cells[-1].failure.message  # type: ignore[union-attr]
     error = call.excinfo.value
@@ -335,7 +349,7 @@ def _enter(item: pytest.Item, call: pytest.CallInfo[None], run: Run) -> tuple[St
 
     failure = _failure(call.excinfo)
     implementation = run.implementations[parameters["implementation"]]
-    world = item.funcargs.get("world")  # type: ignore[attr-defined]
+    world = item.funcargs.get("world", item.funcargs.get("lab"))  # type: ignore[attr-defined]
     bound = [run.clauses[name] for name in clauses if name in run.clauses]
     if isinstance(world, World):
         failure = reproduction.write_script(

@@ -6,14 +6,12 @@ import itertools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
 from commhooks.adapters import DTYPES, Description
 from commhooks.conformance.marks import HALVES, Half
-
-T = TypeVar("T")
 
 # The arguments of a check that the plugin fills, in the order in which they stand in a check's id.
 ARGUMENTS = ("implementation", "hook", "half", "dtype", "world_size")
@@ -47,11 +45,12 @@ def rows(check: pytest.Item, names: Sequence[str], choice: Choice) -> list[tuple
     description = choice.description
     if description.hook is not None and check.get_closest_marker("every_hook") is None:
         return []
+    stateful = check.get_closest_marker("stateful") is not None
     smallest, largest = mark(check, "worlds", (1, None))
-    sizes = [size for size in choice.world_sizes if size >= smallest and (largest is None or size <= largest)]
+    sizes = [size for size in choice.world_sizes if smallest <= size <= (largest or size)]
     values: dict[str, Sequence[object]] = {
         "implementation": [choice.implementation],
-        "hook": [hook for hook in hooks(description) if _suits(check, hook, description)],
+        "hook": [hook for hook in hooks(description, stateful) if _suits(check, hook, description)],
         "half": HALVES,
         "dtype": mark(check, "dtypes", DTYPES),
         "world_size": sizes,
@@ -63,11 +62,15 @@ def rows(check: pytest.Item, names: Sequence[str], choice: Choice) -> list[tuple
     ]
 
 
-def hooks(description: Description) -> list[str]:
-    """The hooks that the clauses of every hook are checked with: each one, and each wrapper around allreduce_hook."""
+def hooks(description: Description, stateful: bool = False) -> list[str]:
+    """The hooks that the clauses of every hook are checked with: each one, and each wrapper around allreduce_hook.
+
+    With ``stateful`` powerSGD_hook is among them.
+    """
     if description.hook is not None:
         return [description.hook]
     plain = ["allreduce_hook", *(half.hook for half in HALVES), "noop_hook"]
+    plain += ["powerSGD_hook"] if stateful else []
     return [*plain, *(f"{half.wrapper}(allreduce_hook)" for half in HALVES)]
 
 
@@ -80,11 +83,12 @@ def lacking(check: pytest.Item, parameters: Mapping[str, object], description: D
     """What a check needs with these parameters and the implementation does not offer."""
     wanted = [name for need in mark(check, "needs") for name in _names(_formatted(need, parameters))]
     wanted += _names(str(parameters.get("hook", ""))) + _names(str(parameters.get("dtype", "")))
+    wanted += ["PowerSGDState"] if "powerSGD_hook" in wanted else []
     known = {*description.capabilities, description.hook}
     return [name for name in dict.fromkeys(wanted) if name not in known]
 
 
-def mark(check: pytest.Item, name: str, default: tuple[T, ...] = ()) -> tuple[T, ...]:
+def mark(check: pytest.Item, name: str, default: tuple[Any, ...] = ()) -> tuple[Any, ...]:
     """The arguments of a mark, or the default where the check does not have it."""
     found = check.get_closest_marker(name)
     return default if found is None else found.args

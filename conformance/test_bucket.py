@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from commhooks.conformance import inputs
 from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.expectations import expect_array, expect_equal
@@ -245,7 +246,8 @@ def marks(case: str) -> FloatArray:
 def parts(case: str) -> list[FloatArray]:
     """The parts of ``numbers(case)`` that belong to each parameter."""
     sizes = [inputs.numel([shape]) for shape in SHAPES[case]]
-    return list(np.split(numbers(case), np.cumsum(sizes)[:-1]))
+    ends = np.cumsum(sizes)
+    return [numbers(case)[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _each(place: str, what: str, fact: str) -> str:

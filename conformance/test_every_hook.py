@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from commhooks.conformance import averages, inputs
 from commhooks.conformance.expectations import (
     each_call,
@@ -137,7 +138,7 @@ def test_in_flight(world: World, hook: str, dtype: str, case: str) -> None:
 @pytest.mark.parametrize("case", ["one element", "no dimension", "empty and odd parameters", "many parameters"])
 def test_lengths(world: World, hook: str, dtype: str, case: str) -> None:
     """The hook works for buckets of one element, and with parameters that are empty or have no dimension."""
-    shapes = {
+    shapes: list[list[int]] = {
         "one element": [[1]],
         "no dimension": [[]],
         "empty and odd parameters": [[0, 4], [3], [], [0], [2, 3]],
@@ -156,3 +157,13 @@ def test_mean(world: World, hook: str, dtype: str, case: str) -> None:
     """A hook that claims to average gives the mean."""
     gradients = inputs.by_name(case, world.size, 96, dtype)
     averages.expect_mean(call_hook(world, hook, dtype, gradients).first, gradients, dtype)
+
+
+@every_hook
+@claims("sum")
+@clauses("HOOK-SUM")
+@pytest.mark.parametrize("case", ["spread", "cancelling", "integers"])
+def test_sum(world: World, hook: str, dtype: str, case: str) -> None:
+    """A hook that claims to sum gives the sum."""
+    gradients = inputs.by_name(case, world.size, 96, dtype)
+    averages.expect_sum(call_hook(world, hook, dtype, gradients).first, gradients, dtype)

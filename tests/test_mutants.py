@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
+import mutants
 from commhooks.conformance.clauses import all_clauses
 from commhooks.conformance.report.document import read_report
-
-sys.path.insert(0, str(Path(__file__).parent))
-import mutants
 
 ALL = [
     mutant

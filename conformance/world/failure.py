@@ -6,6 +6,9 @@ import signal
 from dataclasses import dataclass
 
 
+BLAMED_FIRST = ("ended", "raised", "waiting")
+
+
 @dataclass(frozen=True)
 class RankReport:
     """What became of one rank in a program that failed.
@@ -19,6 +22,7 @@ class RankReport:
         trace: The Python traceback, or the stacks of a waiting rank.
         collectives: The collectives that the rank started in this program, such as "all_reduce float16[512]".
         output: The end of what the rank printed.
+        order: Place in the order in which the ranks answered or ended.
     """
 
     rank: int
@@ -28,6 +32,7 @@ class RankReport:
     trace: str = ""
     collectives: tuple[str, ...] = ()
     output: str = ""
+    order: int = 0
 
 
 class RankFailure(Exception):
@@ -36,8 +41,8 @@ class RankFailure(Exception):
     Attributes:
         program: What the ranks were doing.
         reports: One for each rank, in order.
-        culprits: The reports of the ranks that are to blame: those that raised or ended; if there are none, those that
-            did not answer.
+        culprits: The reports of the ranks that are to blame, the first to fail first: those that ended; if there are
+            none, those that raised; if there are none, those that did not answer.
         kind: The failure in a few words, as the first culprit's report says it.
     """
 
@@ -45,8 +50,10 @@ class RankFailure(Exception):
         self.program = program
         self.reports = reports
         self.limit = limit
-        acted = [report for report in reports if report.outcome in ("raised", "ended")]
-        self.culprits = acted or [report for report in reports if report.outcome == "waiting"]
+        by_order = sorted(reports, key=lambda report: report.order)
+        # A rank that is gone explains why its peers raise, and one that raised explains why they wait.
+        groups = ([report for report in by_order if report.outcome == outcome] for outcome in BLAMED_FIRST)
+        self.culprits = next(group for group in groups if group)
         self.kind = self.culprits[0].kind
         super().__init__(self.summary())
 

@@ -59,9 +59,10 @@ class TooManyHangs(Exception):
 class Program:
     """A program and its arguments, as run; what a reproduction script is made from."""
 
-    def __init__(self, program: Callable[..., object], each: list[dict[str, Plain]]) -> None:
+    def __init__(self, program: Callable[..., object], each: list[dict[str, Plain]], backend: str) -> None:
         self.function = program
         self.each = each
+        self.backend = backend
 
     @property
     def name(self) -> str:
@@ -162,7 +163,7 @@ class Implementation:
         self.text = text
         self.settings = settings
         self._launcher = launcher
-        self._worlds: dict[int, World] = {}
+        self._worlds: dict[tuple[int, str], World] = {}
         self._server, answer = launcher.launch(text, settings.start_timeout)
         if "unusable" in answer:
             self._server.close()
@@ -170,8 +171,9 @@ class Implementation:
         fields = answer["description"]
         assert isinstance(fields, dict)
         self.python = str(answer["python"])
-        names = {name: frozenset(fields.pop(name)) for name in ("capabilities", "claims")}
-        self.description = Description(**fields, **names)
+        for name in ("capabilities", "claims"):
+            fields[name] = frozenset(fields[name])
+        self.description = Description(**fields)
         self._obstacles: dict[int, str | None] = {}
         # How often a program did not finish in time, by its title.
         self.hangs: Counter[str] = Counter()
@@ -198,12 +200,23 @@ class Implementation:
             self._obstacles[world_size] = str(answer["text"]) if answer["kind"] == "obstacle" else None
         return self._obstacles[world_size]
 
-    def world(self, size: int) -> World:
-        """The standing world of that size; a new one if there is none or the last one broke."""
-        world = self._worlds.get(size)
+    def laboratory_obstacle(self) -> str | None:
+        """Why its ranks cannot meet in the laboratory, or None."""
+        obstacle = self.ask_server({"do": "laboratory", "device": self.settings.device})["obstacle"]
+        return None if obstacle is None else str(obstacle)
+
+    def world(self, size: int, backend: str | None = None) -> World:
+        """The standing world of that size; a new one if there is none or the last one broke.
+
+        Args:
+            size: Number of ranks.
+            backend: Backend of the process group: "lab", or None for the one that was chosen for the run.
+        """
+        key = (size, backend or self.backend)
+        world = self._worlds.get(key)
         if world is None or world.broken:
-            world = World(self, size, next(self._launcher.worlds))
-            self._worlds[size] = world
+            world = World(self, size, next(self._launcher.worlds), key[1])
+            self._worlds[key] = world
         return world
 
     def prepare(self) -> None:
@@ -268,19 +281,21 @@ class World:
         implementation: Whose server forks the ranks.
         size: Number of ranks.
         number: Number of this world in the run.
+        backend: Backend of the process group.
 
     Raises:
         RankFailure: The ranks could not form a process group.
     """
 
-    def __init__(self, implementation: Implementation, size: int, number: int) -> None:
+    def __init__(self, implementation: Implementation, size: int, number: int, backend: str) -> None:
         self._implementation = implementation
         self.size = size
+        self.backend = backend
         self.broken = False
         self.programs: list[Program] = []
         settings = implementation.settings
         places = [
-            Place(rank, size, settings.device, implementation.backend, implementation.store(number), 3600.0)
+            Place(rank, size, settings.device, backend, implementation.store(number), 3600.0)
             for rank in range(size)
         ]
         self._pids = []
@@ -290,7 +305,7 @@ class World:
             self._pids.append(int(answer["pid"]))  # type: ignore[arg-type]
         self._channels, self._outputs = implementation.accept(number, size)
         self._printed = [b""] * size
-        self._collect(Program(join_process_group, [{}] * size), settings.start_timeout)
+        self._collect(Program(join_process_group, [{}] * size, backend), settings.start_timeout)
 
     def run(
         self,
@@ -319,7 +334,7 @@ class World:
         each = each if each is not None else [{}] * self.size
         if len(each) != self.size:
             raise ValueError(f"each must have one entry for each of {self.size} ranks, got {len(each)}")
-        started = Program(program, [{**arguments, **own} for own in each])
+        started = Program(program, [{**arguments, **own} for own in each], self.backend)
         self.programs.append(started)
         hangs = self._implementation.hangs[started.title]
         if hangs >= attempts:
@@ -331,6 +346,11 @@ class World:
         timeout = self._implementation.settings.timeout
         return self._collect(started, timeout if limit is None else min(limit, timeout))
 
+    @property
+    def patience(self) -> float:
+        """Seconds that a program may take."""
+        return self._implementation.settings.timeout
+
     def close(self) -> None:
         """Ends the ranks."""
         self._end(list(self._pids), patience=0.0)
@@ -341,7 +361,7 @@ class World:
     def _collect(self, program: Program, limit: float) -> list[dict[str, Plain]]:
         answers: dict[int, dict[str, Plain]] = {}
         deadline = time.monotonic() + limit
-        gone: set[int] = set()
+        gone: list[int] = []
         with selectors.DefaultSelector() as selector:
             for rank in range(self.size):
                 selector.register(self._channels[rank].fileno(), selectors.EVENT_READ, ("answer", rank))
@@ -359,8 +379,10 @@ class World:
                     try:
                         answers[rank] = self._channels[rank].receive()
                     except ChannelClosed:
-                        gone.add(rank)
                         selector.unregister(key.fileobj)
+                        if rank in answers:  # it ended after its answer; the next program will notice
+                            continue
+                        gone.append(rank)
                     if rank in gone or "error" in answers[rank]:
                         deadline = min(deadline, time.monotonic() + GRACE)
         if gone or len(answers) < self.size or any("error" in answer for answer in answers.values()):
@@ -371,13 +393,14 @@ class World:
             raise failure
         return [answers[rank]["result"] for rank in range(self.size)]  # type: ignore[misc]
 
-    def _diagnose(self, answers: Mapping[int, Mapping[str, Plain]], gone: set[int]) -> list[RankReport]:
-        statuses = dict(zip(sorted(gone), self._end([self._pids[rank] for rank in sorted(gone)], 2.0), strict=True))
+    def _diagnose(self, answers: Mapping[int, Mapping[str, Plain]], gone: Sequence[int]) -> list[RankReport]:
+        statuses = dict(zip(gone, self._end([self._pids[rank] for rank in gone], 2.0), strict=True))
+        order = {rank: place for place, rank in enumerate([*gone, *answers])}
         reports = []
         for rank in range(self.size):
             output = self._printed[rank].decode(errors="replace")
             if rank in gone:
-                reports.append(RankReport(rank, "ended", ended(statuses[rank]), output=output))
+                reports.append(RankReport(rank, "ended", ended(statuses[rank]), output=output, order=order[rank]))
             elif rank not in answers:
                 state = self._implementation.ask_server({"do": "diagnose", "pid": self._pids[rank]})
                 collectives = tuple(map(str, state["collectives"]))  # type: ignore[arg-type]
@@ -386,7 +409,7 @@ class World:
             elif "error" in answers[rank]:
                 answer = answers[rank]
                 kind, text, trace = (str(answer[name]) for name in ("error", "text", "traceback"))
-                reports.append(RankReport(rank, "raised", f"raises {kind}", text, trace, output=output))
+                reports.append(RankReport(rank, "raised", f"raises {kind}", text, trace, (), output, order[rank]))
             else:
                 reports.append(RankReport(rank, "finished"))
         return reports

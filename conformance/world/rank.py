@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from commhooks.adapters import Adapter, Place
@@ -67,7 +67,16 @@ def serve(adapter: Adapter, order: RankOrder) -> None:  # type: ignore[type-arg]
         _limit_memory(order.memory)
 
     log = os.open(order.log, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    adapter.on_collective(lambda text: os.write(log, f"{text}\n".encode()))
+
+    def note(text: str) -> None:
+        os.write(log, f"{text}\n".encode())
+
+    adapter.on_collective(note)
+    if order.place.backend == "lab":
+        # Imported here only: it needs torch.
+        from commhooks.conformance import lab
+
+        lab.register()
     try:
         channel.send(_answer(lambda: adapter.join(order.place)))
         while True:
@@ -86,7 +95,7 @@ def _run(adapter: Adapter, request: Mapping[str, Plain]) -> dict[str, Plain]:  #
     return _answer(lambda: program(adapter, **arguments))
 
 
-def _answer(work) -> dict[str, Plain]:  # type: ignore[no-untyped-def]
+def _answer(work: Callable[[], Plain]) -> dict[str, Plain]:
     started = time.perf_counter()
     try:
         result = work()

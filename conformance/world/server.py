@@ -62,6 +62,9 @@ class Server:
         match request:
             case {"do": "obstacle", "device": str(device), "backend": backend, "world_size": int(size)}:
                 return self._in_a_child(device, backend if isinstance(backend, str) else None, size)
+            case {"do": "laboratory", "device": str(device)}:
+                assert self._adapter is not None
+                return {"obstacle": self._adapter.laboratory_obstacle(device)}
             case {"do": "prepare"}:
                 return self._prepare()
             case {"do": "fork", "order": Mapping() as order}:
