@@ -15,7 +15,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ Tensor = TypeVar("Tensor")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 HOOKS = ("allreduce_hook", "fp16_compress_hook", "bf16_compress_hook", "noop_hook")
 WRAPPERS = ("fp16_compress_wrapper", "bf16_compress_wrapper")
+POWERSGD_HOOKS = ("powerSGD_hook", "batched_powerSGD_hook")
 
 # What an implementation can offer. A check says which of these it needs; one that an implementation does not offer ends
 # its cells as `unsupported`.
@@ -34,10 +35,15 @@ CAPABILITIES = {
     "GradBucket.constructor": "GradBucket(index, buffer, parameters, is_last) can be called",
     **{name: f"{name}(state, bucket)" for name in HOOKS},
     **{name: f"{name}(hook) gives a hook" for name in WRAPPERS},
+    **{name: f"{name}(state, bucket), with a PowerSGDState" for name in POWERSGD_HOOKS},
+    "PowerSGDState": "PowerSGDState(process_group, matrix_approximation_rank=1, …) can be called",
+    "PowerSGDState.batch_tensors_with_same_shape": "its constructor takes that argument, which came with 1.12",
+    "PowerSGDState.pickle": "it can be pickled with a process group in it, which came with 1.13",
     **{name: f"buckets of {name}" for name in DTYPES},
     "subgroups": "a hook's state can be a process group of some of the ranks",
     "subnormals": "subnormal numbers are kept, not flushed to zero",
     "ddp": "it comes with a DistributedDataParallel that averages without a hook",
+    "DistributedDataParallel": "hooks can be registered with a DistributedDataParallel, its own or its framework's",
 }
 
 
@@ -119,8 +125,8 @@ class Description:
         framework: Framework and version that its tensors belong to, such as "torch 2.13.0+cpu".
         capabilities: What it offers, and so what is checked: names of ``CAPABILITIES``.
         hook: The name of the one hook to check, where it offers one hook instead of the standard ones.
-        claims: What that one hook claims: "mean" (it averages), "local" (ranks may differ), "random" (two calls may
-            differ).
+        claims: What that one hook claims: "mean" (it averages), "sum" (it adds), "local" (ranks may differ), "random"
+            (two calls may differ), "subgroups" (its state can be a process group of some of the ranks).
         places: For each offered name the module it was found in, for scripts that work without the adapter. Empty if
             the implementation can be driven by its adapter only.
         file: Path of the implementation, where it is a single file.
@@ -147,7 +153,12 @@ class Adapter(ABC, Generic[Tensor]):
     """Drives one implementation inside a rank.
 
     All methods but ``describe`` and ``obstacle`` are called in a rank, after ``join``.
+
+    Attributes:
+        place: Where this rank finds itself; set by ``join``.
     """
+
+    place: Place
 
     @abstractmethod
     def describe(self) -> Description:
@@ -162,6 +173,13 @@ class Adapter(ABC, Generic[Tensor]):
         Raises:
             ValueError: The device or backend is one that the framework does not know.
         """
+
+    def laboratory_obstacle(self, device: str) -> str | None:
+        """Says why the ranks cannot meet in the laboratory, the suite's own process group for torch, or None.
+
+        Where they can, ``join`` gets a place whose backend is "lab", which is registered with torch by then.
+        """
+        return "needs torch's tensors and process groups, which the laboratory replaces"
 
     @abstractmethod
     def default_backend(self, device: str) -> str:
@@ -257,8 +275,43 @@ class Adapter(ABC, Generic[Tensor]):
         return wrapper(self.hook(wrapped[2], **inner))
 
     def state(self, hook: str, group: object) -> object:
-        """The state to hand to a hook: for the stateless hooks the process group itself, or None."""
+        """The state to hand to a hook: a PowerSGDState that compresses early, or the process group itself, or None."""
+        if "powerSGD_hook" in hook:
+            make: Callable[..., object] = self.named("PowerSGDState")  # type: ignore[assignment]
+            return make(group, matrix_approximation_rank=1, start_powerSGD_iter=2)
         return group
+
+    def set_random_state(self, seed: int) -> None:
+        """Seeds the framework's global random state; by default there is none to seed."""
+
+    def watch_collectives(self) -> list[str] | None:
+        """A list that grows by a line, such as ``all_reduce float32[512]``, with each collective that starts.
+
+        A second call ends the first list. None if collectives cannot be seen.
+        """
+        return None
+
+    def prepare(self) -> None:
+        """Imports what ``data_parallel`` needs, if that takes long. Called once, before ranks are forked."""
+
+    def framework(self) -> Any:
+        """The module that has the framework under torch's names (``nn``, ``no_grad``, ``futures``): torch itself.
+
+        Needed with the capability "DistributedDataParallel" only.
+        """
+        raise NotImplementedError(f"{type(self).__name__} offers no 'DistributedDataParallel'")
+
+    def data_parallel(self, module: Any, seconds: float, **options: Any) -> Any:
+        """A module wrapped by the DistributedDataParallel that the implementation's hooks run in.
+
+        Needed with the capability "DistributedDataParallel" only.
+
+        Args:
+            module: A module of the framework.
+            seconds: How long it may wait for a hook's result, where it can be told.
+            options: Arguments under the names that torch's wrapper has for them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} offers no 'DistributedDataParallel'")
 
     def gradient_without_hook(self, values: Array, dtype: str) -> Array:
         """What the implementation's DistributedDataParallel gives for one parameter with that local gradient.

@@ -47,6 +47,7 @@ def load(text: str) -> Adapter:  # type: ignore[type-arg]
 
 def _from_name(module: ModuleType, name: str, text: str) -> Adapter:  # type: ignore[type-arg]
     from .one_hook import OneHook
+
     found: object = module
     for part in name.split("."):
         if not hasattr(found, part):

@@ -10,7 +10,7 @@ from .adapter import DTYPES, Description, UnusableImplementation
 from .standard_module import file_of
 from .torch_adapter import TorchAdapter
 
-CLAIMS = ("mean", "local", "random")
+CLAIMS = ("mean", "sum", "local", "random", "subgroups")
 
 
 class OneHook(TorchAdapter):
@@ -19,8 +19,9 @@ class OneHook(TorchAdapter):
     The module may say two more things about the hook, as attributes of the function or as its own globals:
 
     - ``commhooks_state(process_group)``: makes the hook's state. By default the state is the process group, or None.
-    - ``commhooks_claims``: a set of "mean" (it averages, so its result is checked too), "local" (the ranks' results may
-      differ, so their agreement is not) and "random" (two calls may differ, so repetition is not).
+    - ``commhooks_claims``: a set of "mean" or "sum" (it averages or adds, so its result is checked too), "subgroups" (its
+      state is made from the process group to use, so one of some of the ranks is tried), "local" (the ranks' results
+      may differ, so their agreement is not checked) and "random" (two calls may differ, so repetition is not).
 
     Args:
         function: The hook.
@@ -45,14 +46,15 @@ class OneHook(TorchAdapter):
             raise UnusableImplementation(
                 f"commhooks_claims of {self._name} must be a set of {', '.join(CLAIMS)}, got {claims!r}"
             )
+        said = set(claims)  # type: ignore[call-overload]
         return Description(
             name=self._name,
             module=self._module.__name__,
             version=str(getattr(self._module, "__version__", "")),
             framework=f"torch {torch.__version__}",
-            capabilities=frozenset({*DTYPES, "subgroups", "subnormals"}),
+            capabilities=frozenset({*DTYPES, "subnormals", "DistributedDataParallel", *(said & {"subgroups"})}),
             hook=self._hook_name,
-            claims=frozenset(claims),  # type: ignore[call-overload]
+            claims=frozenset(said),
             places={self._hook_name: self._module.__name__},
             file=file_of(self._module),
         )

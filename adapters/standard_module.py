@@ -7,7 +7,17 @@ import inspect
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .adapter import CAPABILITIES, DTYPES, HOOKS, WRAPPERS, Array, Bucket, Description, UnusableImplementation
+from .adapter import (
+    CAPABILITIES,
+    DTYPES,
+    HOOKS,
+    POWERSGD_HOOKS,
+    WRAPPERS,
+    Array,
+    Bucket,
+    Description,
+    UnusableImplementation,
+)
 from .torch_adapter import TorchAdapter
 
 if TYPE_CHECKING:
@@ -24,7 +34,8 @@ DECLARATION = "commhooks_capabilities"
 # Set on a module that was loaded from the path of a file.
 LOADED_FROM_PATH = "__commhooks_loaded_from_path__"
 
-_NAMES = ("GradBucket", *HOOKS, *WRAPPERS)
+_CALLABLE_NAMES = (*HOOKS, *WRAPPERS, *POWERSGD_HOOKS, "PowerSGDState")
+_NAMES = ("GradBucket", "DistributedDataParallel", *_CALLABLE_NAMES)
 
 
 class StandardModule(TorchAdapter):
@@ -64,17 +75,17 @@ class StandardModule(TorchAdapter):
         """Offers what the module has, or what it declares."""
         import torch
 
-        offered = {name for name in (*HOOKS, *WRAPPERS) if self._has(name)}
+        offered = {name for name in _CALLABLE_NAMES if self._has(name)}
         if not offered and not self._has("GradBucket"):
             raise UnusableImplementation(
-                f"{self._where()} has none of the standard names; looked for GradBucket, "
-                + ", ".join((*HOOKS, *WRAPPERS))
+                f"{self._where()} has none of the standard names; looked for GradBucket, " + ", ".join(_CALLABLE_NAMES)
             )
         declared = getattr(self._module, DECLARATION, None)
         if declared is not None:
             capabilities = _declared(declared, self._module.__name__)
         else:
-            capabilities = offered | set(DTYPES) | {"subgroups", "subnormals", "ddp"}
+            capabilities = offered | self._powersgd_extras() | set(DTYPES)
+            capabilities |= {"subgroups", "subnormals", "ddp", "DistributedDataParallel"}
             if self._own_bucket() is not None:
                 capabilities |= {"GradBucket", "GradBucket.constructor"}
             elif self._is_torch():
@@ -103,11 +114,28 @@ class StandardModule(TorchAdapter):
         )
         return made
 
+    def _powersgd_extras(self) -> set[str]:
+        """What later versions of the documentation brought to PowerSGDState, where the module's own has it."""
+        state = self.named("PowerSGDState") if self._has("PowerSGDState") else None
+        if not isinstance(state, type):
+            return set()
+        found = set()
+        if "batch_tensors_with_same_shape" in inspect.signature(state).parameters:
+            found.add("PowerSGDState.batch_tensors_with_same_shape")
+        pickling = {"__getstate__", "__reduce__", "__reduce_ex__"}
+        if any(pickling & set(vars(base)) for base in state.__mro__ if base is not object):
+            found.add("PowerSGDState.pickle")
+        return found
+
     def _has(self, name: str) -> bool:
         return self._place(name) is not None
 
     def _place(self, name: str) -> ModuleType | None:
-        return next((place for place in self._places if hasattr(place, name)), None)
+        # torch has a submodule of the same name as its powerSGD_hook.
+        missing: list[ModuleType] = []
+        return next(
+            (place for place in self._places if not isinstance(getattr(place, name, missing), ModuleType | list)), None
+        )
 
     def _where(self) -> str:
         return ", ".join(place.__name__ for place in self._places)
@@ -161,7 +189,7 @@ def _version(module: ModuleType) -> str:
 def _declared(declared: object, module: str) -> set[str]:
     if isinstance(declared, str) or not all(isinstance(name, str) for name in declared):  # type: ignore[attr-defined]
         raise UnusableImplementation(f"{module}.{DECLARATION} must be a list of names, got {declared!r}")
-    names = set(declared)  # type: ignore[call-overload]
+    names: set[str] = set(declared)  # type: ignore[call-overload]
     unknown = names - set(CAPABILITIES)
     if unknown:
         raise UnusableImplementation(

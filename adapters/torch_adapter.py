@@ -5,9 +5,10 @@ torch is imported in the methods, because adapters are also imported where only 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import torch_collectives
 from .adapter import Adapter, Array, Bucket, Place, TensorFacts
@@ -54,6 +55,10 @@ class TorchAdapter(Adapter["torch.Tensor"]):
         if found < needed:
             return f"needs {needed} {device.upper()} device{'s' if needed > 1 else ''}, found {found}"
         return None
+
+    def laboratory_obstacle(self, device: str) -> str | None:
+        """The laboratory moves tensors of the CPU only."""
+        return None if device == "cpu" else f"the laboratory's process group serves the CPU, not {device}"
 
     def default_backend(self, device: str) -> str:
         """gloo for the CPU, the backend that torch registers for the device otherwise."""
@@ -135,7 +140,7 @@ class TorchAdapter(Adapter["torch.Tensor"]):
             shape=tuple(tensor.shape),
             stride=tuple(tensor.stride()),
             contiguous=tensor.is_contiguous(),
-            storage_offset=tensor.storage_offset(),
+            storage_offset=int(tensor.storage_offset()),
             address=tensor.data_ptr(),
         )
 
@@ -174,6 +179,21 @@ class TorchAdapter(Adapter["torch.Tensor"]):
             state += bytes(getattr(torch, self.device.type).get_rng_state(self.device).numpy().tobytes())
         return state
 
+    def set_random_state(self, seed: int) -> None:
+        """Seeds torch's default generators."""
+        import torch
+
+        torch.manual_seed(seed)
+
+    def watch_collectives(self) -> list[str] | None:
+        """The notes of ``torch_collectives``; a script without the suite sees none."""
+        try:
+            from commhooks.adapters import torch_collectives
+        except ImportError:
+            return None
+        torch_collectives.install()
+        return torch_collectives.watch()
+
     def parameter(self, shape: Sequence[int], dtype: str, channels_last: bool = False) -> torch.Tensor:
         """A torch.nn.Parameter of zeros."""
         import torch
@@ -205,6 +225,34 @@ class TorchAdapter(Adapter["torch.Tensor"]):
         self.write(bucket.buffer(), values)
         return bucket
 
+    def prepare(self) -> None:
+        """Imports the compiler, which torch's DistributedDataParallel asks for its settings."""
+        import torch
+
+        if self._wrapper() is torch.nn.parallel.DistributedDataParallel:
+            import torch._dynamo
+
+    def framework(self) -> Any:
+        """Gives torch."""
+        import torch
+
+        return torch
+
+    def data_parallel(self, module: Any, seconds: float, **options: Any) -> Any:
+        """A module under the implementation's own DistributedDataParallel, or torch's if it has none."""
+        wrapper = self._wrapper()
+        if "hook_timeout" in inspect.signature(wrapper).parameters:
+            options["hook_timeout"] = seconds
+        return wrapper(module.to(self.device), **options)
+
+    def _wrapper(self) -> Any:
+        import torch
+
+        try:
+            return self.named("DistributedDataParallel")
+        except (AttributeError, KeyError):
+            return torch.nn.parallel.DistributedDataParallel
+
     def gradient_without_hook(self, values: Array, dtype: str) -> Array:
         """One backward pass under the reducer of torch's DistributedDataParallel, with ``values`` as local gradient.
 
@@ -219,6 +267,6 @@ class TorchAdapter(Adapter["torch.Tensor"]):
         reducer.prepare_for_forward()
         loss = (weight * self.tensor(values, dtype)).sum()
         reducer.prepare_for_backward([])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         assert weight.grad is not None
         return self.array(weight.grad)

@@ -34,6 +34,7 @@ COLLECTIVES = (
 )
 
 _note: Callable[[str], None] = lambda text: None  # noqa: E731
+_watched: list[str] | None = None
 
 
 def install() -> None:
@@ -56,10 +57,20 @@ def send_notes_to(note: Callable[[str], None]) -> None:
     _note = note
 
 
+def watch() -> list[str]:
+    """A new list, to which the same lines are added from now on. The list of an earlier call gets no more."""
+    global _watched
+    _watched = []
+    return _watched
+
+
 def _noted(name: str, original: Callable[..., Result]) -> Callable[..., Result]:
     @functools.wraps(original)
     def collective(*args: object, **kwargs: object) -> Result:
-        _note(f"{name} {_payload([*args, *kwargs.values()])}".rstrip())
+        text = f"{name} {_payload([*args, *kwargs.values()])}".rstrip()
+        _note(text)
+        if _watched is not None:
+            _watched.append(text)
         return original(*args, **kwargs)
 
     collective.__commhooks_noted__ = True  # type: ignore[attr-defined]

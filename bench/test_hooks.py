@@ -42,7 +42,7 @@ def test_hook(
         "numel": SIZES[size],
         "rounds": request.config.getoption("--rounds"),
     }
-    ranks: list[Any] = benchmark.pedantic(world.run, args=(programs.time_hooks,), kwargs=arguments, rounds=1)
+    ranks: list[Any] = benchmark.pedantic(world.run, args=(programs.time_hooks,), kwargs=arguments, rounds=1)  # type: ignore[no-untyped-call]
     calls = [
         [max(times) for times in zip(*(rank["seconds"][number] for rank in ranks), strict=True)]
         for number in range(len(implementations))

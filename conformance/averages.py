@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
+
 from commhooks.conformance import inputs
 from commhooks.conformance.expectations import (
     expect_classes,
+    expect_length,
     expect_member,
     expect_unchanged,
     expect_values,
@@ -49,6 +52,18 @@ def expect_exact(calls: Sequence[Call], gradients: FloatArray, dtype: str, wire:
     allowed = exact_set(gradients, dtype, divide=divide, wire=wire)
     for call in _differing(calls):
         expect_member(call, in_exact_set(call.values, gradients, dtype, divide=divide, wire=wire), allowed)
+
+
+def expect_sum(calls: Sequence[Call], gradients: FloatArray, dtype: str) -> None:
+    """Expects the sum of ``gradients`` on every rank of ``calls``, within the rounding of any order."""
+    columns = gradients.astype(np.float64).T
+    # A sum has one rounding less than the mean, times the number of ranks.
+    bound = mean_bound(gradients, dtype) * len(gradients)
+    for call in _differing(calls):
+        expect_length(call, len(columns))
+        pairs = zip(columns, call.values.astype(np.float64), strict=True)
+        error = np.array([abs(math.fsum([*column, -value])) for column, value in pairs])
+        expect_within(call, columns.sum(axis=1), error, bound)
 
 
 def check_group(world: World, hook: str, dtype: str, members: Sequence[int], wire: str | None = None) -> None:

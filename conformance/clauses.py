@@ -96,6 +96,8 @@ def parse_clauses(docstring: str, source: str) -> list[Clause]:
                 f"{source}: expected 'ID-OF-CLAUSE ({'|'.join(LEVELS)}, 1.11): Text', found {line.strip()!r}"
             )
         clauses.append(Clause(match[1], match[2], match[3], match[4], source))
+    if not clauses:
+        raise ClauseError(f"{source}: 'Clauses:' is followed by nothing indented")
     return clauses
 
 

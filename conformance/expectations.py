@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
 from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.expected import BoolArray, Float64Array, FloatArray, classify, round_to, same_value
 from commhooks.conformance.observations import Call, Outcome

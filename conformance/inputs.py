@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+
 from commhooks.conformance.expected import FloatArray, float_type, round_to
 
 PERIOD = 509

@@ -67,12 +67,14 @@ def unless(name: str) -> Callable[[Check], Check]:
 
 def every_hook(check: Check) -> Check:
     """Runs a check with every hook the implementation offers; a single user-written hook gets these checks only."""
-    return pytest.mark.every_hook(check)
+    marked: Check = pytest.mark.every_hook(check)
+    return marked
 
 
 def stateful(check: Check) -> Check:
     """Runs a check of every hook with powerSGD_hook too, whose state starts to compress at the third step."""
-    return pytest.mark.stateful(check)
+    marked: Check = pytest.mark.stateful(check)
+    return marked
 
 
 MARKS = {

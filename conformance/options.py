@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
 from commhooks.conformance.clauses import version
 from commhooks.conformance.world import RankSettings
 

@@ -7,6 +7,7 @@ its options would show up in everybody else's pytest runs.
 from __future__ import annotations
 
 import random
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from commhooks.conformance.options import Options, add_options, read_options
 from commhooks.conformance.report import reproduction, terminal
 from commhooks.conformance.report.document import write_report
 from commhooks.conformance.world import Implementation, Launcher, RankFailure, TooManyHangs, World
+from commhooks.conformance.world.torchrun import Torchrun
 
 RUN = pytest.StashKey["Run"]()
 NOTES = pytest.StashKey[list[str]]()
@@ -106,6 +108,15 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("commhooks")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """Under torchrun lends all processes but the first to that one, which runs the checks."""
+    torchrun = Torchrun.from_environment()
+    if torchrun is None or torchrun.rank == 0 or config.option.help:
+        return None
+    return torchrun.serve(config.getoption("--impl-python") or sys.executable)
+
+
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Imports the implementations. What cannot be checked is a usage error, before any rank starts."""
     options = read_options(session.config)
@@ -115,7 +126,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if options.deviations is not None:
         _read(options.deviations)
     try:
-        run.launcher = Launcher(options.python, options.ranks.start_timeout)
+        run.launcher = Launcher(options.python, options.ranks.start_timeout, Torchrun.from_environment())
         for text in options.implementations:
             implementation = Implementation(text, options.ranks, run.launcher)
             run.implementations[text] = implementation
@@ -210,11 +221,13 @@ def world(request: pytest.FixtureRequest, implementation: Implementation, world_
 
 
 @pytest.fixture
-def lab(implementation: Implementation, world_size: int) -> World:
+def lab(request: pytest.FixtureRequest, implementation: Implementation, world_size: int) -> World:
     """A standing world of the size in turn whose process group is the laboratory."""
     obstacle = implementation.obstacle(world_size) or implementation.laboratory_obstacle()
     if obstacle is not None:
         raise NotRun(obstacle)
+    if "DistributedDataParallel" in selection.mark(request.node, "needs"):
+        implementation.prepare()
     standing = implementation.world(world_size, "lab")
     standing.programs.clear()
     return standing

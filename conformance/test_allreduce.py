@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from commhooks.conformance import averages, inputs
 from commhooks.conformance.expectations import expect_classes, expect_element, expect_values, expect_within
 from commhooks.conformance.expected import FloatArray, float_type, ieee_mean_class, mean_bound

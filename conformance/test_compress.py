@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+
 from commhooks.conformance import averages, inputs
 from commhooks.conformance.expectations import (
     expect_classes,

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
 from commhooks.conformance.expectations import expect_element
 from commhooks.conformance.expected import (
     FloatArray,
@@ -15,8 +18,6 @@ from commhooks.conformance.inputs import carried
 from commhooks.conformance.marks import Half, clauses, needs
 from commhooks.conformance.observations import Outcome, call_hook
 from commhooks.conformance.world import World
-from hypothesis import given
-from hypothesis import strategies as st
 
 LONGEST = 12
 

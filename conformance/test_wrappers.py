@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from commhooks.conformance import averages, inputs
 from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.expectations import expect_equal, expect_member, expect_same

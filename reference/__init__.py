@@ -22,11 +22,37 @@ Clauses:
     HOOK-IN-FLIGHT (MUST, 1.11): With two buckets under way at once, each gets the result that it gets alone.
     HOOK-LENGTHS (MUST, 1.11): A hook works for a bucket of any length from one element on, with 0-dimensional and
         empty parameters in it.
+    HOOK-IN-DDP (MUST, 1.11): Inside data-parallel training a hook that averages gives in every step the gradients of
+        the joined batch, wherever its dtype holds them exactly, and noop_hook the rank's own.
+    HOOK-KINDS (SHOULD, 1.11): Inside data-parallel training a hook that averages gives the mean of sparse and of
+        complex gradients too, or refuses them with an error.
+    HOOK-TRAINS (SHOULD, 1.11): A small model trained with a hook that communicates learns about as well as in one
+        process on the joined batch, and its parameters are the same bits on all ranks to the end.
     HOOK-MEAN (MUST, 1.11): A hook that claims to average gives the mean over the ranks, within the rounding of one
         division and of a sum in any order in the bucket's dtype.
+    HOOK-SUM (MUST, 1.11): A hook that claims to sum gives the sum over the ranks, within the rounding of a sum in any
+        order in the bucket's dtype.
+    HOOK-LATE (MUST, 1.11): However late collectives complete, and whichever rank is slow, the result is the same bits:
+        nothing is read before the collective that writes it is complete.
+    HOOK-ANY-ORDER (MUST, 1.11): With several buckets under way the results are the same bits in whatever order
+        collectives complete, also where that order differs between ranks.
+    HOOK-HANDS-OFF (MUST, 1.11): Until a collective is complete, nobody writes to the tensors that it reads or writes.
+    HOOK-WAITED (SHOULD, 1.11): Every collective is waited for, or its future is asked for; otherwise nobody learns
+        that it failed.
+    HOOK-ORDER (MUST, 1.11): All ranks of a group start the same collectives in the same order, in whatever order
+        collectives complete.
+    HOOK-NO-BLOCKING (MUST, 1.11): No callback waits for a collective that is not complete: where callbacks share a
+        thread it would wait for ever.
+    HOOK-GROUP (MUST, 1.11): A hook whose state is a process group starts no collective in a group with other ranks.
+    HOOK-NO-NEW-GROUP (MUST, 1.11): After its first step a hook makes no process group: each is there to the end of
+        the program, and its making waits for all ranks.
+    HOOK-FAILS (MUST, 1.11): When a collective fails on every rank, the hook or its future raises on every rank, unless
+        the hook gets the same result in another way.
+    HOOK-TRAFFIC (MAY, 1.11): How many collectives and bytes a step takes is up to the hook; it is reported.
 """
 
 from .bucket import GradBucket
+from .ddp import DistributedDataParallel
 from .debugging_hooks import noop_hook
 from .default_hooks import (
     allreduce_hook,
@@ -38,6 +64,7 @@ from .default_hooks import (
 from .powersgd import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 
 __all__ = [
+    "DistributedDataParallel",
     "GradBucket",
     "PowerSGDState",
     "allreduce_hook",

@@ -20,6 +20,7 @@ def noop_hook(_: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
 
     Clauses:
         NOOP-BUFFER (MUST, 1.11): The result is the bucket's buffer itself, with the values it had.
+        NOOP-SILENT (MUST, 1.11): No step starts a collective.
         NOOP-ALONE (MUST, 1.11): There is no communication: one rank can call the hook while the others do not.
 
     Example:
@@ -32,7 +33,7 @@ def noop_hook(_: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
     """
     buffer = bucket.buffer()
     # A future has to know the accelerator whose stream its value was written on; the CPU has none.
-    devices = [] if buffer.device.type == "cpu" else [buffer.device]
+    devices: list[int | str | torch.device] = [] if buffer.device.type == "cpu" else [buffer.device]
     future: Future[torch.Tensor] = Future(devices=devices)
     future.set_result(buffer)
     return future

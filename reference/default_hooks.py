@@ -39,7 +39,8 @@ def average(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> Future[tor
         reduced.value()  # raises if the collective failed; for a complex tensor it is a real view
         return tensor
 
-    return work.get_future().then(mean)
+    averaged: Future[torch.Tensor] = work.get_future().then(mean)
+    return averaged
 
 
 def allreduce_hook(process_group: dist.ProcessGroup | None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
@@ -71,6 +72,7 @@ def allreduce_hook(process_group: dist.ProcessGroup | None, bucket: dist.GradBuc
             the sum, on every rank, and leaves all other elements alone.
         ALLREDUCE-NO-OVERFLOW (SHOULD, 1.11): The mean of values up to 0.95 of the dtype's largest number is finite,
             although their sum is not.
+        ALLREDUCE-WIRE (MUST, 1.11): Every step sends the bucket once, in its own dtype, and nothing else.
         ALLREDUCE-SIGNED-ZERO (MAY, 1.11): The mean of negative zeros may be a zero of either sign.
 
     Example:
@@ -117,6 +119,7 @@ def fp16_compress_hook(process_group: dist.ProcessGroup | None, bucket: dist.Gra
         FP16-EXACT (SHOULD, 1.11): For up to 4 ranks the result is, bit for bit, one that cast, division and some
             order of summation give; for two ranks and normal numbers there is one.
         FP16-WIRE (MUST, 1.11): Every element of the result is a float16 number.
+        FP16-SENDS (MUST, 1.11): Every step sends the bucket once, in float16, and nothing else.
         FP16-DTYPE (MUST, 1.11): The result has the dtype of the bucket's buffer.
         FP16-ONE-RANK (MUST, 1.11): With one rank the result is the buffer cast to float16 and back.
         FP16-SAME-TYPE (MUST, 1.11): On a float16 bucket the hook equals allreduce_hook, bit for bit.
@@ -167,6 +170,7 @@ def bf16_compress_hook(process_group: dist.ProcessGroup | None, bucket: dist.Gra
         BF16-EXACT (SHOULD, 1.11): For up to 4 ranks the result is, bit for bit, one that cast, division and some
             order of summation give; for two ranks and normal numbers there is one.
         BF16-WIRE (MUST, 1.11): Every element of the result is a bfloat16 number.
+        BF16-SENDS (MUST, 1.11): Every step sends the bucket once, in bfloat16, and nothing else.
         BF16-DTYPE (MUST, 1.11): The result has the dtype of the bucket's buffer.
         BF16-ONE-RANK (MUST, 1.11): With one rank the result is the buffer cast to bfloat16 and back.
         BF16-SAME-TYPE (MUST, 1.11): On a bfloat16 bucket the hook equals allreduce_hook, bit for bit.
@@ -191,8 +195,15 @@ def _average_compressed(
     dtype: torch.dtype, process_group: dist.ProcessGroup | None, bucket: dist.GradBucket
 ) -> Future[torch.Tensor]:
     buffer = bucket.buffer()
+    _check_real(buffer)
     compressed = buffer.to(dtype)
     return average(compressed, process_group).then(lambda mean: buffer.copy_(mean.value()))
+
+
+def _check_real(buffer: torch.Tensor) -> None:
+    """Refuses complex buffers: a cast to a half-precision type would drop the imaginary parts."""
+    if buffer.is_complex():
+        raise TypeError(f"the bucket must have a real dtype to be compressed, got {buffer.dtype}")
 
 
 def fp16_compress_wrapper(hook: Hook[State]) -> Hook[State]:
@@ -214,6 +225,8 @@ def fp16_compress_wrapper(hook: Hook[State]) -> Hook[State]:
             bit.
         FP16-WRAPPER-INNER (MUST, 1.11): The inner hook sees a bucket whose buffer and gradients are the float16 cast
             of the gradients, and gets the state itself.
+        FP16-WRAPPER-SENDS (MUST, 1.11): Around allreduce_hook every step sends the bucket once, in float16, and
+            nothing else.
         FP16-WRAPPER-DTYPE (MUST, 1.11): The result has the dtype that the bucket's buffer had before.
         FP16-WRAPPER-NOOP (MUST, 1.11): Around noop_hook the result is the rank's own buffer, cast to float16 and back.
         FP16-WRAPPER-NEST (SHOULD, 1.11): Around another wrapper the result is that of both casts, the outer first.
@@ -250,6 +263,8 @@ def bf16_compress_wrapper(hook: Hook[State]) -> Hook[State]:
             bit.
         BF16-WRAPPER-INNER (MUST, 1.11): The inner hook sees a bucket whose buffer and gradients are the bfloat16 cast
             of the gradients, and gets the state itself.
+        BF16-WRAPPER-SENDS (MUST, 1.11): Around allreduce_hook every step sends the bucket once, in bfloat16, and
+            nothing else.
         BF16-WRAPPER-DTYPE (MUST, 1.11): The result has the dtype that the bucket's buffer had before.
         BF16-WRAPPER-NOOP (MUST, 1.11): Around noop_hook the result is the rank's own buffer, cast to bfloat16 and back.
         BF16-WRAPPER-NEST (SHOULD, 1.11): Around another wrapper the result is that of both casts, the outer first.
@@ -270,6 +285,7 @@ def bf16_compress_wrapper(hook: Hook[State]) -> Hook[State]:
 def _compress_wrapper(dtype: torch.dtype, hook: Hook[State]) -> Hook[State]:
     def compressed_hook(state: State, bucket: dist.GradBucket) -> Future[torch.Tensor]:
         own_buffer = bucket.buffer()
+        _check_real(own_buffer)
         bucket.set_buffer(own_buffer.to(dtype))
 
         def decompress(result: Future[torch.Tensor]) -> torch.Tensor:

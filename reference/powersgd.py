@@ -86,8 +86,8 @@ class PowerSGDState:
         PSGD-SEED-GLOBAL (MUST, 1.11): The global random states of Python, NumPy and PyTorch are as before the call.
         PSGD-SEED-REPEAT (SHOULD, 1.11): Two states with the same seed give the same bits.
         PSGD-SEED-OTHER (SHOULD, 1.11): Another random_seed gives another first approximation.
-        PSGD-BATCH-SAME (MUST, 1.12): With batch_tensors_with_same_shape the result is the one without it, within the
-            rounding of the matrix products.
+        PSGD-BATCH-SAME (MUST, 1.12): With batch_tensors_with_same_shape the result is what it would be without from
+            the same Q, within the rounding of the matrix products.
         PSGD-PICKLE (MUST, 1.13): A state can be pickled and unpickled, in mid-run too, with a subgroup as well.
         PSGD-PICKLE-GROUP (MUST, 1.13): The process group is left out, and the loaded state has the default group.
         PSGD-PICKLE-SETTINGS (MUST, 1.13): The loaded state has the settings, the step and the statistics of the saved
@@ -265,11 +265,11 @@ def powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> Future[torch
         PSGD-WARM-OFF (MUST, 1.11): Without warm start Q is drawn anew in each compressed step, so a constant gradient
             gives another result in each.
         PSGD-DRAW (SHOULD, 1.11): Two matrices in one bucket have different first Qs, and so have two buckets.
-        PSGD-UNCOMPRESSED (MUST, 1.11): A gradient that is not compressed is averaged as by allreduce_hook: within the
-            rounding of one division and a sum in any order, untouched by error feedback.
+        PSGD-UNCOMPRESSED (MUST, 1.11): A gradient that is not compressed is averaged: within the rounding of one
+            division and a sum in any order. Error feedback adds nothing to it, or what cancels in the mean.
         PSGD-VECTOR (MUST, 1.11): A vector is never compressed, whatever min_compression_rate.
         PSGD-THRESHOLD (MUST, 1.11): A matrix is compressed if (rows + columns) * rank * min_compression_rate is below
-            rows * columns, and not if it is equal or above; the rank is the one lowered to the matrix.
+            rows * columns, and not if it is equal or above.
         PSGD-MATRIX (MUST, 1.11): A gradient with more than two dimensions gives what the matrix of its first and its
             joined other dimensions gives.
         PSGD-STRIDES (SHOULD, 1.11): A gradient whose memory is in another order, channels_last for one, gives what it
@@ -279,7 +279,7 @@ def powerSGD_hook(state: PowerSGDState, bucket: dist.GradBucket) -> Future[torch
             epsilon 0 gives, within rounding.
         PSGD-ZERO (SHOULD, 1.11): With epsilon 0 as well, an all-zero gradient on all ranks gives zeros.
         PSGD-ZERO-RECOVERS (SHOULD, 1.11): After all-zero gradients, from the first compressed step on or later, the
-            next gradients that are not zero are approximated again.
+            gradients that follow are approximated again, at the latest in their second step.
         PSGD-ZERO-COLUMNS (SHOULD, 1.11): Zero rows or columns in M, or zeros on some ranks only, give a finite result.
         PSGD-NONFINITE (SHOULD, 1.11): An infinity or NaN in a compressed matrix on any rank makes the result for that
             matrix non-finite on all ranks, and leaves all others alone.

@@ -35,11 +35,13 @@ def average(group: dist.ProcessGroup, bucket: GradBucket) -> Future[torch.Tensor
 def broadcast_from_first(tensors: Iterable[torch.Tensor], group: dist.ProcessGroup) -> None:
     """Gives every rank of the group the values that the group's first rank has, in place."""
     source = dist.get_global_rank(group, 0)
-    for tensor in tensors:
-        # Backends send memory as it lies; a contiguous copy lies the same way on every rank.
-        sent = tensor.detach().contiguous()
-        dist.broadcast(sent, src=source, group=group)
-        tensor.copy_(sent)
+    tensors = list(tensors)
+    # Backends send memory as it lies; a contiguous copy lies the same way on every rank.
+    sent = [tensor.detach().contiguous() for tensor in tensors]
+    for work in [dist.broadcast(tensor, src=source, group=group, async_op=True) for tensor in sent]:
+        work.wait()
+    for tensor, received in zip(tensors, sent, strict=True):
+        tensor.copy_(received)
 
 
 @dataclasses.dataclass

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+
 from commhooks.conformance.expected import (
     compressed_mean_bound,
     deviation,

@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
+
 from commhooks.conformance.expected import (
     FLOAT_TYPES,
     WITNESSES,

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
-from commhooks.reference import GradBucket, fp16_compress_wrapper
-from commhooks.reference.powersgd import PowerSGDState, _Memory, batched_powerSGD_hook, powerSGD_hook
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from commhooks.reference import GradBucket, fp16_compress_wrapper
+from commhooks.reference.powersgd import PowerSGDState, _Memory, batched_powerSGD_hook, powerSGD_hook
 
 RANKS = 2
 STEPS = 5

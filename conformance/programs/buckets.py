@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
+
 from commhooks.adapters import Adapter
 from commhooks.adapters.adapter import Array
 
@@ -65,7 +66,7 @@ def replace_buffer(
     """
     bucket = adapter.bucket(0, values, [adapter.parameter(shape, dtype) for shape in shapes], True)
     old = bucket.buffer()
-    new = adapter.tensor(-values, new_dtype)
+    new = adapter.tensor(np.negative(values), new_dtype)
     bucket.set_buffer(new)
     gradients = bucket.gradients()
     record: Record = {

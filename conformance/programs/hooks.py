@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
+
 from commhooks.adapters import Adapter, Bucket
 from commhooks.adapters.adapter import Array
 
@@ -29,6 +30,7 @@ def call_hook(
     same_bucket: bool = False,
     in_flight: bool = False,
     wait_order: Sequence[int] | None = None,
+    one_pass: bool = False,
     late: float = 0.0,
 ) -> Record:
     """Calls a hook once for each of ``gradients`` and notes what it gives back.
@@ -45,6 +47,7 @@ def call_hook(
         same_bucket: One bucket object serves all calls; before each the gradient is written to the flat tensor that
             the bucket had at first, as data-parallel training does when it keeps its buckets.
         in_flight: All calls are made before any result is waited for.
+        one_pass: The buckets are those of one pass, and have indices of their own; so they have when ``in_flight``.
         wait_order: Order in which results are waited for when ``in_flight``; that of the calls by default.
         late: Seconds that this rank waits before its first call, so that its peers' collectives cannot be complete.
 
@@ -66,8 +69,9 @@ def call_hook(
             continue
         parameters = [adapter.parameter(shape, dtype) for shape in shapes or [[len(values)]]]
         # Apart from its order, a bucket in flight is like any other; the last one is the last of the pass.
-        last = number == len(gradients) - 1 or not in_flight
-        bucket = adapter.bucket(number if in_flight else 0, values, parameters, last)
+        together = in_flight or one_pass
+        last = number == len(gradients) - 1 or not together
+        bucket = adapter.bucket(number if together else 0, values, parameters, last)
         buckets.append(bucket)
         buffers.append(bucket.buffer())
 
@@ -121,7 +125,7 @@ def _note_result(adapter: Adapter[T], record: Record, returned: object, buffer: 
     record["shape"] = list(facts.shape)
     record["contiguous"] = facts.contiguous
     record["storage_offset"] = facts.storage_offset
-    record["is_buffer"] = _same_memory(adapter, value, buffer)  # type: ignore[arg-type]
+    record["is_buffer"] = _same_memory(adapter, value, buffer)  # type: ignore[misc]
     record["values"] = adapter.array(value)  # type: ignore[arg-type]
     record["buffer_then"] = adapter.array(buffer)
     return value

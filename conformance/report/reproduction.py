@@ -92,8 +92,9 @@ def script_text(
         MARKER,
         _docstring(failure, implementation, clauses, configuration),
         IMPORTS,
-        f"WORLD_SIZE = {len(programs[0].each)}\nDEVICE = {settings.device!r}\nBACKEND = {implementation.backend!r}\n"
+        f"WORLD_SIZE = {len(programs[0].each)}\nDEVICE = {settings.device!r}\nBACKEND = {programs[0].backend!r}\n"
         f"TIME_LIMIT = {settings.timeout!r}  # seconds for each program",
+        *([LABORATORY] if programs[0].backend == "lab" else []),
         "# ---- What the ranks are given: for each program, the arguments of each rank.",
         *(f"ARGUMENTS_{number} = {_literal(program.each)}" for number, program in enumerate(programs)),
         "# ---- What a rank does.",
@@ -199,7 +200,7 @@ def _literal(value: Plain | Sequence[Mapping[str, Plain]], indent: str = "") -> 
     if isinstance(value, list | tuple):
         if all(item is None or isinstance(item, bool | int | float | str) for item in value):
             return repr(list(value))
-        items = "".join(f"{inner}{_literal(item, inner)},\n" for item in value)  # type: ignore[arg-type]
+        items = "".join(f"{inner}{_literal(item, inner)},\n" for item in value)
         return f"[\n{items}{indent}]"
     return repr(value)
 
@@ -250,6 +251,14 @@ import numpy as np
 
 inf, nan = np.inf, np.nan
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+sys.path.insert(0, os.getcwd())  # where the implementation may lie
+"""
+
+LABORATORY = """
+# The process group is the laboratory of the suite, so this script needs commhooks.
+from commhooks.conformance import lab
+
+lab.register()
 """
 
 LOAD_FILE = """

@@ -1,12 +1,14 @@
 """Ranks as processes: start a world, run a program in it, limit its time, say what went wrong, replace it.
 
-The controller (``pool.py``) is the pytest process and never imports the implementation's framework. It starts a
-launcher (``launcher.py``), that forks a server for each implementation (``server.py``), and that one imports the
-implementation and forks the ranks (``rank.py``). Between them travels plain data (``channel.py``).
+The controller (``pool.py``, ``launching.py``) is the pytest process and never imports the implementation's framework.
+It starts a launcher (``launcher.py``); that forks a server for each implementation (``server.py``), which imports it
+and forks the ranks (``rank.py``). Between them travels plain data (``channel.py``). Under torchrun (``torchrun.py``)
+there is one launcher for each process that torchrun has started.
 """
 
 from .failure import RankFailure, RankReport
-from .pool import Implementation, Launcher, Program, RankSettings, TooManyHangs, World
+from .launching import Launcher
+from .pool import Implementation, Program, RankSettings, TooManyHangs, World
 
 __all__ = [
     "Implementation",

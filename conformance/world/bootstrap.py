@@ -1,6 +1,6 @@
 """Starts the launcher in any interpreter, also in one where commhooks is not installed.
 
-``python bootstrap.py CONTROLLER TOKEN``
+``python bootstrap.py CONTROLLER TOKEN NODE``
 """
 
 import os

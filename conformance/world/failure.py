@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
-
 BLAMED_FIRST = ("ended", "raised", "waiting")
 
 

@@ -16,10 +16,10 @@ from .channel import Channel, ChannelClosed, connect
 from .server import serve_implementation
 
 
-def main(controller: str, token: str) -> None:
+def main(controller: str, token: str, node: str) -> None:
     """Forks a server for each implementation that the controller asks for, until it closes the connection."""
     channel = Channel(connect(controller))
-    channel.send({"token": token, "role": "launcher", "pid": os.getpid()})
+    channel.send({"token": token, "role": "launcher", "node": int(node)})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # An implementation that needs torch says so itself when it is loaded without one.
     with contextlib.suppress(ImportError):
@@ -33,14 +33,14 @@ def main(controller: str, token: str) -> None:
             pid = os.fork()
             if pid == 0:
                 channel.close()
-                _serve_and_exit(controller, token, str(request["implementation"]))
+                _serve_and_exit(controller, token, node, str(request["implementation"]))
             channel.send({"pid": pid})
 
 
-def _serve_and_exit(controller: str, token: str, implementation: str) -> None:
+def _serve_and_exit(controller: str, token: str, node: str, implementation: str) -> None:
     code = 70
     try:
-        serve_implementation(controller, token, implementation)
+        serve_implementation(controller, token, node, implementation)
         code = 0
     except BaseException:
         traceback.print_exc()

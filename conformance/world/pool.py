@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
-import secrets
 import selectors
-import shutil
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from commhooks.adapters import Description, Place, UnusableImplementation
 
-from . import bootstrap
 from .channel import Channel, ChannelClosed, Plain
 from .failure import RankFailure, RankReport, ended
+from .launching import Launcher
 from .rank import RankOrder
 
 # Once one rank has failed, its peers may be waiting for it. They get this long to show that they are not.
@@ -76,77 +68,6 @@ class Program:
         return f"{self.function.__name__}({hook})" if hook else self.function.__name__
 
 
-class Launcher:
-    """The process that servers are forked from, and the door through which all processes reach the controller.
-
-    Args:
-        python: Interpreter that runs the implementations.
-        start_timeout: Seconds that it may take to start.
-
-    Raises:
-        UnusableImplementation: The interpreter cannot be run, or ends at once.
-    """
-
-    def __init__(self, python: str = sys.executable, start_timeout: float = 120.0) -> None:
-        self.python = python
-        self.folder = Path(tempfile.mkdtemp(prefix="commhooks-"))
-        self.worlds = itertools.count(1)
-        self.doors = Doors(self.folder / "controller")
-        self._channel: Channel | None = None
-        self._output = self.folder / "output"
-        arguments = [python, bootstrap.__file__, self.doors.address, self.doors.token]
-        try:
-            with self._output.open("wb") as output:
-                self._process = subprocess.Popen(
-                    arguments, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=_environment()
-                )
-        except OSError as error:
-            self.doors.close()
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise UnusableImplementation(f"--impl-python={python} cannot be run: {error}") from None
-        try:
-            deadline = time.monotonic() + start_timeout
-            self._channel, _ = self.doors.accept(deadline, alive=lambda: self._process.poll() is None)
-        except TimeoutError:
-            output_text = self.output()
-            self.close()
-            raise UnusableImplementation(f"{python} did not start to import anything:\n{output_text}") from None
-
-    def launch(self, implementation: str, timeout: float) -> tuple[Channel, dict[str, Plain]]:
-        """Starts a server; gives its channel and what it found when it imported the implementation.
-
-        Raises:
-            UnusableImplementation: The server ended, or did not answer in time.
-        """
-        assert self._channel is not None
-        deadline = time.monotonic() + timeout
-        try:
-            self._channel.send({"implementation": implementation})
-            self._channel.receive()
-            server, _ = self.doors.accept(deadline, alive=lambda: self._process.poll() is None)
-            return server, server.receive(timeout)
-        except (ChannelClosed, TimeoutError) as error:
-            raise UnusableImplementation(
-                f"--impl={implementation}: importing it ended or stopped the interpreter ({error})\n{self.output()}"
-            ) from None
-
-    def output(self) -> str:
-        """The end of what launcher and servers printed."""
-        return self._output.read_text(errors="replace")[-2000:].strip()
-
-    def close(self) -> None:
-        """Ends the launcher; servers end with their own connections."""
-        if self._channel is not None:
-            self._channel.close()
-        self.doors.close()
-        try:
-            self._process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
 class Implementation:
     """An implementation under test: its server, and its worlds.
 
@@ -164,10 +85,7 @@ class Implementation:
         self.settings = settings
         self._launcher = launcher
         self._worlds: dict[tuple[int, str], World] = {}
-        self._server, answer = launcher.launch(text, settings.start_timeout)
-        if "unusable" in answer:
-            self._server.close()
-            raise UnusableImplementation(str(answer["unusable"]))
+        self._servers, answer = launcher.launch(text, settings.start_timeout)
         fields = answer["description"]
         assert isinstance(fields, dict)
         self.python = str(answer["python"])
@@ -191,8 +109,12 @@ class Implementation:
         Raises:
             UnusableImplementation: The device or the backend is unknown.
         """
+        torchrun = self._launcher.torchrun
+        if torchrun is not None and world_size > torchrun.size:
+            return f"needs {world_size} ranks, torchrun started {torchrun.size}"
         if world_size not in self._obstacles:
-            wanted = {"device": self.settings.device, "backend": self.settings.backend, "world_size": world_size}
+            here = world_size if torchrun is None else min(world_size, torchrun.local_size)
+            wanted = {"device": self.settings.device, "backend": self.settings.backend, "world_size": here}
             answer = self.ask_server({"do": "obstacle", **wanted})
             if answer["kind"] == "unknown":
                 raise UnusableImplementation(str(answer["text"]))
@@ -228,9 +150,10 @@ class Implementation:
         if self._prepared:
             return
         self._prepared = True
-        fault = self.ask_server({"do": "prepare"})["fault"]
-        if fault:
-            raise RuntimeError(f"{self.name} could not be prepared for data-parallel training\n{fault}")
+        for server in range(len(self._servers)):
+            fault = self.ask_server({"do": "prepare"}, server)["fault"]
+            if fault:
+                raise RuntimeError(f"{self.name} could not be prepared for data-parallel training\n{fault}")
         for world in self._worlds.values():
             if not world.broken:
                 world.close()
@@ -240,13 +163,15 @@ class Implementation:
         for world in self._worlds.values():
             world.close()
         self._worlds.clear()
-        self._server.close()
+        for server in self._servers:
+            server.close()
 
-    def ask_server(self, request: Mapping[str, Plain]) -> dict[str, Plain]:
-        """Sends a request to the server and waits for its answer."""
+    def ask_server(self, request: Mapping[str, Plain], rank: int = 0) -> dict[str, Plain]:
+        """Sends a request to the server that forks the given rank, and waits for its answer."""
+        server = self._servers[rank % len(self._servers)]
         try:
-            self._server.send(request)
-            return self._server.receive()
+            server.send(request)
+            return server.receive()
         except ChannelClosed:
             raise RuntimeError(f"the process that ranks are forked from is gone\n{self._launcher.output()}") from None
 
@@ -271,7 +196,10 @@ class Implementation:
 
     def store(self, world: int) -> str:
         """Where the ranks of a world meet."""
-        return f"file://{self._launcher.folder / f'world{world}.store'}"
+        name = f"world{world}.store"
+        if self._launcher.torchrun is not None:
+            return f"{self._launcher.torchrun.store}/{name}"
+        return f"file://{self._launcher.folder / name}"
 
 
 class World:
@@ -295,13 +223,12 @@ class World:
         self.programs: list[Program] = []
         settings = implementation.settings
         places = [
-            Place(rank, size, settings.device, backend, implementation.store(number), 3600.0)
-            for rank in range(size)
+            Place(rank, size, settings.device, backend, implementation.store(number), 3600.0) for rank in range(size)
         ]
         self._pids = []
         for place in places:
             order = asdict(implementation.order(number, place))
-            answer = implementation.ask_server({"do": "fork", "order": order})
+            answer = implementation.ask_server({"do": "fork", "order": order}, place.rank)
             self._pids.append(int(answer["pid"]))  # type: ignore[arg-type]
         self._channels, self._outputs = implementation.accept(number, size)
         self._printed = [b""] * size
@@ -353,7 +280,7 @@ class World:
 
     def close(self) -> None:
         """Ends the ranks."""
-        self._end(list(self._pids), patience=0.0)
+        self._end(range(self.size), patience=0.0)
         for channel in (*self._channels.values(), *self._outputs.values()):
             channel.close()
         self.broken = True
@@ -394,7 +321,7 @@ class World:
         return [answers[rank]["result"] for rank in range(self.size)]  # type: ignore[misc]
 
     def _diagnose(self, answers: Mapping[int, Mapping[str, Plain]], gone: Sequence[int]) -> list[RankReport]:
-        statuses = dict(zip(gone, self._end([self._pids[rank] for rank in gone], 2.0), strict=True))
+        statuses = dict(zip(gone, self._end(gone, 2.0), strict=True))
         order = {rank: place for place, rank in enumerate([*gone, *answers])}
         reports = []
         for rank in range(self.size):
@@ -402,7 +329,7 @@ class World:
             if rank in gone:
                 reports.append(RankReport(rank, "ended", ended(statuses[rank]), output=output, order=order[rank]))
             elif rank not in answers:
-                state = self._implementation.ask_server({"do": "diagnose", "pid": self._pids[rank]})
+                state = self._implementation.ask_server({"do": "diagnose", "pid": self._pids[rank]}, rank)
                 collectives = tuple(map(str, state["collectives"]))  # type: ignore[arg-type]
                 stack = str(state["stack"])
                 reports.append(RankReport(rank, "waiting", "hangs", "", stack, collectives, output))
@@ -419,62 +346,17 @@ class World:
         self._printed[rank] = (self._printed[rank] + data)[-OUTPUT_KEPT:]
         return bool(data)
 
-    def _end(self, pids: list[int], patience: float) -> list[int]:
-        if self.broken or not pids:
-            return []
-        with contextlib.suppress(RuntimeError):  # the server is gone, and its ranks with it
-            answer = self._implementation.ask_server({"do": "end", "pids": pids, "patience": patience})
-            return [int(status) for status in answer["statuses"]]  # type: ignore[arg-type, union-attr]
-        return [0] * len(pids)
+    def _end(self, ranks: Sequence[int], patience: float) -> list[int]:
+        """Ends ranks, unless they end by themselves within ``patience`` seconds; gives their exit statuses."""
+        if self.broken:
+            return [0] * len(ranks)
+        statuses = []
+        for rank in ranks:
+            request: dict[str, Plain] = {"do": "end", "pids": [self._pids[rank]], "patience": patience}
+            with contextlib.suppress(RuntimeError):  # the server is gone, and its ranks with it
+                statuses.append(int(self._implementation.ask_server(request, rank)["statuses"][0]))  # type: ignore[arg-type, call-overload, index]
+        return statuses + [0] * (len(ranks) - len(statuses))
 
 
 def join_process_group() -> None:
     """Stands for the first thing every rank does, in messages."""
-
-
-class Doors:
-    """Where the launcher, the servers and the ranks connect to the controller."""
-
-    def __init__(self, path: Path) -> None:
-        self.token = secrets.token_hex(16)
-        self.address = f"unix:{path}"
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._listener.bind(str(path))
-        self._listener.listen(64)
-
-    def accept(self, deadline: float, alive: Callable[[], bool] = lambda: True) -> tuple[Channel, dict[str, Plain]]:
-        """Waits for a process that knows the token.
-
-        Raises:
-            TimeoutError: None came before the deadline, or ``alive`` says that none will come.
-        """
-        while alive():
-            left = deadline - time.monotonic()
-            if left <= 0:
-                break
-            self._listener.settimeout(min(left, 0.2))
-            try:
-                connection, _ = self._listener.accept()
-            except TimeoutError:
-                continue
-            connection.settimeout(None)
-            channel = Channel(connection)
-            hello = channel.receive()
-            if hello.get("token") == self.token:
-                return channel, hello
-            channel.close()
-        raise TimeoutError("no process connected in time")
-
-    def close(self) -> None:
-        """Stops listening."""
-        self._listener.close()
-
-
-def _environment() -> dict[str, str]:
-    """The user's environment; gloo is pointed at the loopback device, since a host name may not resolve."""
-    environment = dict(os.environ)
-    names = [name for _, name in socket.if_nameindex()]
-    loopback = next((name for name in ("lo", "lo0") if name in names), None)
-    if loopback is not None:
-        environment.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    return environment

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Mapping
@@ -20,10 +21,10 @@ from .channel import Channel, ChannelClosed, Plain, connect
 from .rank import RankOrder, serve
 
 
-def serve_implementation(controller: str, token: str, implementation: str) -> None:
+def serve_implementation(controller: str, token: str, node: str, implementation: str) -> None:
     """Connects to the controller and does what it asks until the connection closes; then ends all ranks."""
     channel = Channel(connect(controller))
-    channel.send({"token": token, "role": "server", "pid": os.getpid()})
+    channel.send({"token": token, "role": "server", "node": int(node)})
     server = Server(channel)
     try:
         channel.send(server.load(implementation))
@@ -41,6 +42,7 @@ class Server:
         self._adapter: Adapter | None = None  # type: ignore[type-arg]
         self._ranks: dict[int, RankOrder] = {}
         self._ended: dict[int, int] = {}
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def load(self, implementation: str) -> dict[str, Plain]:
         """Imports the implementation and describes it, or says why it cannot be used."""
@@ -92,7 +94,9 @@ class Server:
         assert self._adapter is not None
         place = fields["place"]
         assert isinstance(place, Mapping)
-        order = RankOrder(**{**fields, "place": Place(**place)})  # type: ignore[arg-type]
+        # On another machine than the controller's its folder is not there; then this server has its own.
+        folder = fields["folder"] if os.path.isdir(str(fields["folder"])) else self._own_folder()
+        order = RankOrder(**{**fields, "place": Place(**place), "folder": folder})  # type: ignore[arg-type]
         sys.stdout.flush()
         sys.stderr.flush()
         pid = os.fork()
@@ -111,6 +115,11 @@ class Server:
                 os._exit(code)
         self._ranks[pid] = order
         return pid
+
+    def _own_folder(self) -> str:
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="commhooks-")
+        return self._folder.name
 
     def _diagnose(self, pid: int) -> dict[str, Plain]:
         """The Python stacks of a rank, and the collectives that its current program started."""

@@ -5,7 +5,7 @@ from . import Mutant, halves
 HOOKS = "default_hooks.py"
 DIVIDE = "    tensor.div_(dist.get_world_size(group))\n"
 REDUCE = "    work = dist.all_reduce(tensor, group=group, async_op=True)\n"
-RETURN = "    return work.get_future().then(mean)\n"
+RETURN = "    averaged: Future[torch.Tensor] = work.get_future().then(mean)\n    return averaged\n"
 ALLREDUCE = "    return average(bucket.buffer(), process_group)\n"
 
 

@@ -1,0 +1,172 @@
+"""How data-parallel training starts: what it broadcasts, refuses and saves, its group, and modes that it may lack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from commhooks.conformance import training
+from commhooks.conformance.cells import ClauseFailure
+from commhooks.conformance.expectations import expect_array
+from commhooks.conformance.marks import clauses, needs, worlds
+from commhooks.conformance.training import Action, a_pass, given, mean_over
+from commhooks.conformance.world import RankFailure, World
+
+HOOK = "allreduce_hook"
+BOTH = (0, 1)
+
+
+@clauses("DDP-GROUP")
+@needs("DistributedDataParallel", HOOK, "subgroups")
+@worlds(2, 3)
+@pytest.mark.parametrize("case", ["no hook", HOOK])
+def test_group(world: World, case: str) -> None:
+    """A model on all ranks but the first gets their mean."""
+    members = list(range(1, world.size))
+    hook = "" if case == "no hook" else case
+    steps = [0, 1, 2]
+    for rank in training.run(world, lambda rank: [a_pass(given(rank, s)) for s in steps], group=members, hook=hook):
+        for step in steps if rank.rank in members else []:
+            rank.expect_gradients(step, mean_over(members, step), f"in step {step}")
+
+
+@clauses("DDP-GROUP-NONE")
+@needs("DistributedDataParallel", HOOK, "subgroups")
+@worlds(2, 2)
+def test_state_none_with_a_subgroup(world: World, note: Callable[[str], None]) -> None:
+    """allreduce_hook with None on a subgroup's model takes the subgroup's mean, or there was a warning or an error."""
+    try:
+        ranks = training.run(world, lambda rank: [a_pass(given(rank, 0))], hook=HOOK, state_is_none=True, alone=True)
+    except RankFailure as failure:
+        if not failure.kind.startswith("raises"):
+            raise
+        note(f"refused: {failure.kind}")
+        return
+    for rank in ranks:
+        if rank.record["warnings"]:
+            note(f"warned: {rank.record['warnings'][0]}")
+            continue
+        rank.expect_gradients(0, given(rank.rank, 0), "on a subgroup of this rank alone, without a warning,")
+
+
+@clauses("DDP-BROADCAST")
+@needs("DistributedDataParallel")
+@worlds(2, 3)
+def test_broadcast(world: World) -> None:
+    """After construction every rank has the parameters, frozen ones too, and the buffers of rank 0."""
+    values = [given(rank, 0) for rank in range(world.size)]
+    each = [{"start": values[rank], "buffers": np.full(3, rank + 1.0)} for rank in range(world.size)]
+    for rank in training.run(world, lambda _: [], shapes=training.SHAPES, frozen=[1], each=each):
+        found = rank.record["parameters"]
+        for place, expected in enumerate(values[0]):
+            where = f'{rank.place}["parameters"][{place}]'
+            expect_array(rank.rank, f"parameter {place}", found[place], expected.ravel(), where)
+        where = f'{rank.place}["buffer"][0]'
+        expect_array(rank.rank, "the model's buffer", rank.record["buffer"][0], np.full(3, 1.0), where)
+
+
+@clauses("DDP-BROADCAST-BUFFERS")
+@needs("DistributedDataParallel")
+@worlds(2, 2)
+@pytest.mark.parametrize("case", ["by default", "broadcast_buffers is false"])
+def test_broadcast_buffers(world: World, case: str) -> None:
+    """A forward pass starts with the buffers of rank 0, unless broadcast_buffers is false."""
+    options = {} if case == "by default" else {"broadcast_buffers": False}
+
+    def actions(rank: int) -> list[Action]:
+        return [{"do": "set buffer", "value": 10.0 + rank}, a_pass(given(rank, 0))]
+
+    for rank in training.run(world, actions, buffers=np.zeros(3), options=options):
+        expected = np.full(3, 10.0 if case == "by default" else 10.0 + rank.rank)
+        where = f'{rank.place}["buffer"][-1]'
+        expect_array(rank.rank, "the buffer that the pass used", rank.record["buffer"][-1], expected, where)
+
+
+@clauses("DDP-NO-PARAMETERS")
+@needs("DistributedDataParallel")
+@worlds(2, 2)
+def test_no_parameters(world: World) -> None:
+    """A model whose parameters are all frozen is a RuntimeError."""
+    expect_refused(world, "RuntimeError", frozen=[0, 1, 2])
+
+
+@clauses("DDP-SAME-MODEL")
+@needs("DistributedDataParallel")
+@worlds(2, 2)
+@pytest.mark.parametrize("case", ["number", "shape", "dtype"])
+def test_same_model(world: World, case: str) -> None:
+    """Parameters that differ between the ranks are an error on every rank."""
+    other = {
+        "number": {"shapes": [[5, 3], [4]]},
+        "shape": {"shapes": [[5, 3], [4], [3, 2]]},
+        "dtype": {"shapes": [list(shape) for shape in training.SHAPES], "dtypes": ["float32", "float64", "float32"]},
+    }[case]
+    same = {"shapes": [list(shape) for shape in training.SHAPES], "dtypes": ["float32"] * 3}
+    expect_refused(world, "RuntimeError", each=[same, {"dtypes": ["float32"] * len(other["shapes"]), **other}])
+
+
+def expect_refused(world: World, error: str, **arguments: Any) -> None:
+    """Expects the construction of the wrapper to be an error on every rank."""
+    ranks = training.run(world, lambda _: [], catch_construction=True, limit=3.0, **arguments)
+    world.close()
+    for rank in ranks:
+        found, text = rank.record["errors"][0]
+        if found != error:
+            raise ClauseFailure(
+                "error",
+                f"rank {rank.rank}: construction raised {found or 'nothing'} ({text}), expected {error}",
+                expected=error,
+                found=found or "no error",
+                place=f'{rank.place}["errors"][0][0]',
+                holds=f"found == {error!r}",
+            )
+
+
+@clauses("DDP-STATE-DICT")
+@needs("DistributedDataParallel", HOOK)
+@worlds(1, 1)
+def test_state_dict(world: World) -> None:
+    """state_dict() has the model's names with the prefix "module." and nothing else."""
+    for rank in training.run(world, lambda _: [a_pass([1.0] * 3)], hook=HOOK, buffers=np.zeros(2)):
+        expected = ["module.w0", "module.w1", "module.w2", "module.shift"]
+        rank.expect("the names in state_dict()", rank.record["entries"], expected, '["entries"]', "names")
+
+
+@clauses("DDP-STATIC-GRAPH")
+@needs("DistributedDataParallel", HOOK)
+@worlds(2, 2)
+def test_static_graph(world: World, note: Callable[[str], None]) -> None:
+    """static_graph is refused, or gives the right gradients."""
+
+    def actions(rank: int) -> list[Action]:
+        return [a_pass(given(rank, step)) for step in range(4)]
+
+    ranks = training.run(world, actions, hook=HOOK, options={"static_graph": True}, catch_construction=True)
+    for rank in ranks:
+        if rank.record["errors"]:
+            note(f"refused: {rank.record['errors'][0][0]}")
+            continue
+        for step in range(4):
+            rank.expect_gradients(step, mean_over(BOTH, step), f"in step {step} with static_graph")
+
+
+@clauses("DDP-JOIN")
+@needs("DistributedDataParallel", HOOK)
+@worlds(2, 2)
+def test_join(world: World, note: Callable[[str], None]) -> None:
+    """Inside join() a rank that has run out of inputs contributes zeros, or join() is refused."""
+
+    def actions(rank: int) -> list[Action]:
+        return [a_pass(given(rank, step)) for step in range(1 + 2 * rank)]
+
+    for rank in training.run(world, actions, hook=HOOK, join=True):
+        if rank.record["errors"]:
+            note(f"refused: {rank.record['errors'][0][0]}")
+            continue
+        rank.expect_gradients(0, mean_over(BOTH, 0), "while both ranks have inputs")
+        for step in range(1, len(rank.record["notes"])):
+            halves = [np.asarray(one, np.float64) / 2 for one in given(1, step)]
+            rank.expect_gradients(step, halves, f"in step {step}, after rank 0 ran out of inputs,")

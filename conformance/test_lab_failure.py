@@ -1,0 +1,44 @@
+"""In the laboratory: a collective that fails."""
+
+from __future__ import annotations
+
+from commhooks.conformance import laboratory
+from commhooks.conformance.cells import ClauseFailure
+from commhooks.conformance.expectations import expect_same
+from commhooks.conformance.laboratory import call_in_lab
+from commhooks.conformance.marks import clauses, dtypes, every_hook, worlds
+from commhooks.conformance.world import World
+
+
+@every_hook
+@clauses("HOOK-FAILS")
+@dtypes("float32")
+@worlds(2, 3)
+def test_fails(lab: World, hook: str, dtype: str) -> None:
+    """A collective that fails on all ranks gives an error on all ranks, soon, or the right result in another way."""
+    steps = laboratory.gradients(lab, hook, dtype)
+    seen = call_in_lab(lab, hook, dtype, steps, {"fail_at": 0})
+    silent = [rank for rank, result in enumerate(seen.results) if result["failed"] and not result["error"]]
+    late = [rank for rank, result in enumerate(seen.results) if result["error"] == "TimeoutError"]
+    for rank in late:
+        raise ClauseFailure(
+            "hangs",
+            f"rank {rank}: a collective failed, and {seen.results[rank]['text']}",
+            expected="an error",
+            found="nothing, for ever",
+            place=seen.place(rank, "error"),
+            holds="found not in ('', 'TimeoutError')",
+        )
+    if silent:
+        try:
+            expect_same(seen, call_in_lab(lab, hook, dtype, steps), "a run in which nothing fails")
+        except ClauseFailure as wrong:
+            raise ClauseFailure(
+                "swallowed",
+                f"rank {silent[0]}: a collective failed, and the hook gave a result without an error, a wrong one "
+                f"({wrong.message}). Look at the value of the collective's future in the callback, which raises then.",
+                expected="an error",
+                found="a wrong result",
+                place=seen.place(silent[0], "error"),
+                holds="found != ''",
+            ) from None

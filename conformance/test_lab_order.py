@@ -1,0 +1,105 @@
+"""In the laboratory: which collectives a hook starts, in which order, in which group, and what its callbacks do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from commhooks.conformance import laboratory
+from commhooks.conformance.cells import ClauseFailure
+from commhooks.conformance.findings import BLOCKS, DEADLOCK
+from commhooks.conformance.laboratory import (
+    call_in_lab,
+    expect_no_error,
+    expect_nothing_found,
+    expect_same_collectives,
+)
+from commhooks.conformance.marks import clauses, dtypes, every_hook, needs, stateful, worlds
+from commhooks.conformance.world import World
+
+LATE = 0.01
+HELD = 0.25
+DEADLOCK_AFTER = 0.4
+
+
+@every_hook
+@stateful
+@clauses("HOOK-ORDER")
+@dtypes("float32")
+@worlds(2, 3)
+def test_order(lab: World, hook: str, dtype: str) -> None:
+    """With two buckets under way, and completions in another order on one rank, all ranks start the same."""
+    others: list[dict[str, Any]] = [{}] * (lab.size - 1)
+    each = [*others, {"completion_order": "reversed", "hold": HELD}]
+    seen = call_in_lab(lab, hook, dtype, laboratory.gradients(lab, hook, dtype, buckets=2), each=each)
+    expect_same_collectives(seen)
+    expect_no_error(seen)
+
+
+@every_hook
+@stateful
+@clauses("HOOK-NO-BLOCKING")
+@dtypes("float32")
+@worlds(2, 3)
+def test_no_blocking(lab: World, hook: str, dtype: str) -> None:
+    """With two buckets under way and one thread for all callbacks, no callback waits for a collective."""
+    options = {"callback_threads": "one", "delay": LATE, "deadlock_after": DEADLOCK_AFTER}
+    seen = call_in_lab(lab, hook, dtype, laboratory.gradients(lab, hook, dtype, buckets=2), options)
+    advice = "Wait in the hook itself: where all callbacks share a thread, this one waits for ever."
+    expect_nothing_found(seen, "blocks", advice, BLOCKS, DEADLOCK)
+    expect_no_error(seen)
+
+
+@every_hook
+@stateful
+@needs("subgroups")
+@clauses("HOOK-GROUP")
+@dtypes("float32")
+@worlds(2, 3)
+def test_group(lab: World, hook: str, dtype: str) -> None:
+    """With a subgroup as state no collective is started in a group that has other ranks."""
+    members = list(range(1, lab.size))
+    seen = call_in_lab(
+        lab,
+        hook,
+        dtype,
+        laboratory.gradients(lab, hook, dtype),
+        group=members,
+        absent=(0,),
+        linger=0.0,
+    )
+    for rank in members:
+        for entry in seen.log(rank):
+            if not set(entry["group"]) <= set(members):
+                raise ClauseFailure(
+                    "group",
+                    f"rank {rank}: the hook was given the group of the ranks {members} and started {entry['text']}. "
+                    "Give each collective group=…, and dist.get_world_size the group too.",
+                    expected=f"collectives among {members}",
+                    found=str(entry["text"]),
+                    place=f"[set(entry['group']) for entry in {seen.place(rank, 'entries')}]",
+                    holds=f"all(group <= set({members}) for group in found)",
+                )
+    expect_no_error(seen)
+
+
+@every_hook
+@stateful
+@clauses("HOOK-NO-NEW-GROUP")
+@dtypes("float32")
+@worlds(2, 3)
+def test_no_new_group(lab: World, hook: str, dtype: str) -> None:
+    """Of three steps the second and the third make no process group."""
+    seen = call_in_lab(lab, hook, dtype, laboratory.gradients(lab, hook, dtype, steps=3))
+    expect_no_error(seen)
+    for rank, result in enumerate(seen.results):
+        made = result["groups"][result["steps"][1][1] :]
+        if made:
+            raise ClauseFailure(
+                "new group",
+                f"rank {rank}: the steps after the first made {len(made)} process groups, the first of {made[0]}. "
+                "Make groups once, where the state is made.",
+                expected="no process group",
+                found=f"{len(made)} process groups",
+                place=f"len({seen.place(rank, 'groups')}) - {seen.place(rank, 'steps')}[1][1]",
+                holds="found == 0",
+            )
