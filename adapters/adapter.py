@@ -156,9 +156,11 @@ class Adapter(ABC, Generic[Tensor]):
 
     Attributes:
         place: Where this rank finds itself; set by ``join``.
+        device: The rank's device, as the framework names it; set by ``join``.
     """
 
     place: Place
+    device: Any
 
     @abstractmethod
     def describe(self) -> Description:

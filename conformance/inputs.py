@@ -7,6 +7,7 @@ a reduction.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy as np
 from commhooks.conformance.expected import FloatArray, float_type, round_to
 
 PERIOD = 509
-LENGTHS = (1, 2, 7, 511, 512, 513, 65_537)
-LONG = 1_048_583
+LENGTHS = (1, 2, 7, 511, 512, 513)
+# One beyond 2**16, and one beyond 2**20: where an index, a chunk or a message may end.
+LONG_LENGTHS = (65_537, 1_048_583)
 
 
 def carried(values: FloatArray, dtype: str) -> FloatArray:
@@ -82,4 +84,4 @@ def by_name(name: str, world_size: int, length: int, dtype: str) -> FloatArray:
 
 def numel(shapes: Sequence[Sequence[int]]) -> int:
     """Number of elements of parameters with these shapes."""
-    return sum(int(np.prod(shape, dtype=np.int64)) for shape in shapes)
+    return sum(math.prod(shape) for shape in shapes)

@@ -110,6 +110,8 @@ def call_in_lab(
     results: list[dict[str, Any]] = world.run(
         lab.call_in_lab, each=by_rank, hook=hook, dtype=dtype, patience=patience, shapes=shapes, **arguments
     )
+    if any(result["seconds"] >= PATIENCE * world.patience for result in results):
+        world.count_hang()  # enough of these, and it is not tried again: the rest of the run is worth more
     program = len(world.programs) - 1
     count = min((len(result["calls"]) for rank, result in enumerate(results) if rank not in absent), default=0)
     calls = [

@@ -29,9 +29,10 @@ def test_mean(world: World, dtype: str, length: int) -> None:
 @clauses("ALLREDUCE-MEAN")
 @needs(HOOK)
 @dtypes("float32")
-def test_mean_of_a_long_bucket(world: World, dtype: str) -> None:
-    """The mean is right for a bucket of more than a million elements."""
-    gradients = inputs.spread(world.size, inputs.LONG, dtype)
+@pytest.mark.parametrize("length", inputs.LONG_LENGTHS)
+def test_mean_of_a_long_bucket(world: World, dtype: str, length: int) -> None:
+    """The mean is right for a bucket of more than 65 thousand, and of more than a million elements."""
+    gradients = inputs.spread(world.size, length, dtype)
     averages.expect_mean(call_hook(world, HOOK, dtype, gradients).first, gradients, dtype)
 
 

@@ -48,9 +48,10 @@ def test_mean(world: World, half: Half, dtype: str, length: int) -> None:
 @needs("{half.hook}")
 @dtypes("float32")
 @worlds(at_least=2, at_most=2)
-def test_mean_of_a_long_bucket(world: World, half: Half, dtype: str) -> None:
-    """The mean is right for a bucket of more than a million elements."""
-    gradients = inputs.spread(world.size, inputs.LONG, dtype, reach=REACH)
+@pytest.mark.parametrize("length", inputs.LONG_LENGTHS)
+def test_mean_of_a_long_bucket(world: World, half: Half, dtype: str, length: int) -> None:
+    """The mean is right for a bucket of more than 65 thousand, and of more than a million elements."""
+    gradients = inputs.spread(world.size, length, dtype, reach=REACH)
     averages.expect_mean(call_hook(world, half.hook, dtype, gradients).first, gradients, dtype, half.dtype)
 
 

@@ -170,7 +170,8 @@ def test_view(world: World) -> None:
 @pytest.mark.parametrize("case", ["alone", "small buckets", "numbered", "unused"])
 def test_view_gives_the_same(world: World, case: str) -> None:
     """The gradients with gradient_as_bucket_view are those without it."""
-    more = {"small buckets": SMALL, "unused": UNUSED}.get(case, {})
+    cases: dict[str, dict[str, Any]] = {"small buckets": SMALL, "unused": UNUSED}
+    more = cases.get(case, {})
     hook = "numbered" if case == "numbered" else HOOK
 
     def actions(rank: int) -> list[Action]:

@@ -16,6 +16,7 @@ from commhooks.conformance.world import World
 
 def register(world: World, *hooks: str, late: bool = False) -> dict[str, Any]:
     """What one rank notes when it registers hooks and trains a step."""
+    result: dict[str, Any]
     (result,) = world.run(ddp_registration.register_hooks, hooks=list(hooks), late=late)
     return result
 

@@ -99,11 +99,12 @@ def test_no_parameters(world: World) -> None:
 @pytest.mark.parametrize("case", ["number", "shape", "dtype"])
 def test_same_model(world: World, case: str) -> None:
     """Parameters that differ between the ranks are an error on every rank."""
-    other = {
+    cases: dict[str, dict[str, Any]] = {
         "number": {"shapes": [[5, 3], [4]]},
         "shape": {"shapes": [[5, 3], [4], [3, 2]]},
         "dtype": {"shapes": [list(shape) for shape in training.SHAPES], "dtypes": ["float32", "float64", "float32"]},
-    }[case]
+    }
+    other = cases[case]
     same = {"shapes": [list(shape) for shape in training.SHAPES], "dtypes": ["float32"] * 3}
     expect_refused(world, "RuntimeError", each=[same, {"dtypes": ["float32"] * len(other["shapes"]), **other}])
 

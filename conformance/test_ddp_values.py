@@ -130,7 +130,8 @@ def test_agree(world: World, dtype: str) -> None:
 @pytest.mark.parametrize("case", ["one bucket", "small buckets", "views"])
 def test_allreduce_hook_as_no_hook(world: World, dtype: str, case: str) -> None:
     """allreduce_hook gives, bit for bit, what data-parallel training gives without a hook, in six steps."""
-    options = {"small buckets": SMALL, "views": {"gradient_as_bucket_view": True}}.get(case, {})
+    cases: dict[str, dict[str, Any]] = {"small buckets": SMALL, "views": {"gradient_as_bucket_view": True}}
+    options = cases.get(case, {})
     plain, hooked = (random_passes(world, dtype, hook, **options) for hook in ("", HOOK))
     for one, other in zip(plain, hooked, strict=True):
         for step in range(STEPS):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from commhooks.conformance import laboratory
 from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.expectations import expect_same
-from commhooks.conformance.laboratory import call_in_lab
-from commhooks.conformance.marks import clauses, dtypes, every_hook, worlds
+from commhooks.conformance.laboratory import PATIENCE, call_in_lab
+from commhooks.conformance.marks import clauses, dtypes, every_hook, needs, worlds
+from commhooks.conformance.programs.lab import fail_in_backward
 from commhooks.conformance.world import World
 
 
@@ -42,3 +45,23 @@ def test_fails(lab: World, hook: str, dtype: str) -> None:
                 place=seen.place(silent[0], "error"),
                 holds="found != ''",
             ) from None
+
+
+@every_hook
+@clauses("HOOK-FAILS")
+@needs("DistributedDataParallel")
+@worlds(2, 2)
+def test_fails_in_training(lab: World, hook: str, note: Callable[[str], None]) -> None:
+    """backward() raises on every rank when the hook's collective fails there."""
+    for rank, result in enumerate(lab.run(fail_in_backward, hook=hook, patience=PATIENCE * lab.patience)):
+        if result["refused"] and rank == 0:
+            note(f"the hook cannot be registered: {result['refused']}")
+        if result["failed"] and not result["error"] and result["wrong"]:
+            raise ClauseFailure(
+                "swallowed",
+                f"rank {rank}: a collective of the hook failed, and backward() gave NaN without an error",
+                expected="an error of backward()",
+                found="no error",
+                place=f'results[0][{rank}]["error"]',
+                holds="found != ''",
+            )

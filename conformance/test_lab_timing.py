@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from commhooks.conformance import laboratory
+from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.expectations import each_call, expect_unchanged
 from commhooks.conformance.findings import UNWAITED, WRITTEN
 from commhooks.conformance.laboratory import (
@@ -21,6 +22,8 @@ from commhooks.conformance.world import Implementation, World
 
 # Seconds: long beside what a hook computes, short beside the time limit.
 LATE = 0.01
+# Seconds in which a rank that computes is told from one that waits.
+SLOW = 0.15
 # Completions to be reordered are held back until a rank waits, and no longer than this.
 HELD = 0.25
 
@@ -95,3 +98,25 @@ def test_waited(lab: World, hook: str, dtype: str) -> None:
     advice = "Keep the work that an asynchronous collective returns, and wait for it or chain to its future."
     expect_nothing_found(seen, "unwaited", advice, UNWAITED)
     expect_no_error(seen)
+
+
+@every_hook
+@clauses("HOOK-IDLE")
+@dtypes("float32")
+@worlds(2, 2)
+def test_idle(lab: World, hook: str, dtype: str) -> None:
+    """The rank that waits for a slow one computes for less than half of that time."""
+    steps = laboratory.gradients(lab, hook, dtype, steps=1)
+    seen = call_in_lab(lab, hook, dtype, steps, {"slow_rank": 1, "slow_at": 0, "slow_by": SLOW})
+    expect_no_error(seen)
+    busy = float(seen.results[0]["busy"])
+    if busy > SLOW / 2:
+        raise ClauseFailure(
+            "busy",
+            f"rank 0 computed for {busy:.3f} s while it waited {SLOW} s for rank 1. Wait for the work or its future in "
+            "place of asking again and again whether it is complete.",
+            expected="a rank that sleeps",
+            found=f"{busy:.3f} s of computing",
+            place=seen.place(0, "busy"),
+            holds=f"found <= {SLOW / 2}",
+        )

@@ -46,6 +46,7 @@ Clauses:
     HOOK-GROUP (MUST, 1.11): A hook whose state is a process group starts no collective in a group with other ranks.
     HOOK-NO-NEW-GROUP (MUST, 1.11): After its first step a hook makes no process group: each is there to the end of
         the program, and its making waits for all ranks.
+    HOOK-IDLE (SHOULD, 1.11): While a hook waits for a slow rank, it leaves the processor to others.
     HOOK-FAILS (MUST, 1.11): When a collective fails on every rank, the hook or its future raises on every rank, unless
         the hook gets the same result in another way.
     HOOK-TRAFFIC (MAY, 1.11): How many collectives and bytes a step takes is up to the hook; it is reported.

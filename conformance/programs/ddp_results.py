@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -50,7 +51,7 @@ def give_back(
     layer = torch.nn.Linear(4, 3, bias=False)
     model = adapter.data_parallel(layer, seconds, process_group=everyone)
     model.register_comm_hook(None, hook)
-    outcomes = []
+    outcomes: list[dict[str, Any]] = []
     for number in range(at_step + 2):
         step = number
         started = time.perf_counter()
@@ -86,12 +87,13 @@ def _wrong(adapter: Adapter[T], torch: Any, what: str, buffer: Any, group: Any) 
         failed.set_exception(LookupError("the future's own text"))
         return failed
     if what == "raises in then":
-        return adapter.completed(buffer).then(_raise_in_callback)
+        completed: Any = adapter.completed(buffer)
+        return completed.then(_raise_in_callback)
     if what == "never completes":
         return torch.futures.Future()
     if what == "future of a collective":
         return torch.distributed.all_reduce(buffer, group=group, async_op=True).get_future()
-    values = {
+    values: dict[str, Callable[[], Any]] = {
         "None": lambda: None,
         "a tensor": lambda: buffer,
         "a number": lambda: 7,

@@ -57,7 +57,7 @@ def compare_with_one_process(
         if own:
             record["expected"].append(_gradients(adapter, plain, parts[place.rank]))
         elif place.rank == 0:
-            record["expected"].append(_gradients(adapter, plain, torch.cat(parts)) / place.world_size)
+            record["expected"].append(np.divide(_gradients(adapter, plain, torch.cat(parts)), place.world_size))
     adapter.barrier()
     return record
 
@@ -94,7 +94,7 @@ def train_sparse(adapter: Adapter[T], hook: str, steps: int = 3) -> Record:
         _gradients(adapter, plain, torch.cat(parts))
         record["sparse_gradient"].append(bool(weight.grad.is_sparse))
         record["found"].append(adapter.array(weight.grad.to_dense()).reshape(-1))
-        record["joined"].append(adapter.array(plain.embedding.weight.grad).reshape(-1) / place.world_size)
+        record["joined"].append(np.divide(adapter.array(plain.embedding.weight.grad).reshape(-1), place.world_size))
     adapter.barrier()
     return record
 

@@ -49,20 +49,21 @@ def call_in_lab(
         ``calls``: for each bucket of each step what ``_note`` notes, ``buffer_then``, the bucket's buffer when the
         step was over, and at the end ``later`` and ``buffer``, the values of the result and of the buffer. ``error``,
         ``text``: what was raised. ``entries``, ``findings``, ``groups``: the log of the laboratory. ``steps``: for each
-        step the number of collectives and of groups at its start. ``seconds``: how long it took.
+        step the number of collectives and of groups at its start. ``seconds`` and ``busy``: how long it took, and how
+        long the process computed meanwhile.
     """
     from commhooks.conformance import lab  # here, because it needs torch
 
     process_group = adapter.group(list(group) if group is not None else list(range(adapter.place.world_size)))
     record: Record = {"calls": [], "error": "", "text": "", "steps": []}
     if absent:
-        return {**record, **lab.Log().plain(), "seconds": 0.0}
+        return {**record, **lab.Log().plain(), "seconds": 0.0, "busy": 0.0}
     chosen = lab.Options.from_plain(options) if drawn is None else lab.Options.drawn(drawn, **options)
     called = adapter.hook(hook)
     state = adapter.state(hook, process_group)
     buckets = [_buckets(adapter, buffers, shapes, dtype) for buffers in steps]
     results: list[tuple[Record, object, T]] = []
-    began = time.monotonic()
+    began, computed = time.monotonic(), time.process_time()
     log = lab.Log()
     try:
         with lab.session(chosen, patience=patience) as session:
@@ -80,7 +81,7 @@ def call_in_lab(
                         call["buffer_then"] = adapter.array(buffer)
             except Exception as error:
                 record.update(error=type(error).__name__, text=str(error))
-            record["seconds"] = time.monotonic() - began
+            record.update(seconds=time.monotonic() - began, busy=time.process_time() - computed)
             time.sleep(linger)
             log = lab.log()
         log = session.log
@@ -140,3 +141,30 @@ def run_in_lab(
     with lab.session(lab.Options.from_plain(options)) as session:
         result = program(adapter, **arguments)
     return {"result": result, **session.log.plain()}
+
+
+def fail_in_backward(adapter: Adapter[T], hook: str, patience: float) -> Record:
+    """Trains for a step in which the hook's first collective fails on every rank.
+
+    Returns:
+        ``refused``: why the hook could not be registered, or empty. ``error``, ``text``: what backward() raised;
+        ``failed``: the numbers of the collectives that failed; ``wrong``: whether gradients are not finite.
+    """
+    from commhooks.conformance import lab
+
+    torch = adapter.framework()
+    group = adapter.group(range(adapter.place.world_size))
+    wrapped = adapter.data_parallel(torch.nn.Linear(6, 4), patience, process_group=group)
+    record: Record = {"refused": "", "error": "", "text": "", "failed": [], "wrong": False}
+    try:
+        wrapped.register_comm_hook(adapter.state(hook, group), adapter.hook(hook))
+    except Exception as error:
+        return {**record, "refused": f"{type(error).__name__}: {error}"}
+    with lab.session(lab.Options(fail_at=0, patience=patience), patience=patience) as session:
+        try:
+            wrapped(torch.ones(3, 6)).sum().backward()
+            gradients = [parameter.grad for parameter in wrapped.parameters()]
+            record["wrong"] = not all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
+        except Exception as error:
+            record.update(error=type(error).__name__, text=str(error))
+    return {**record, "failed": list(session.log.failed)}

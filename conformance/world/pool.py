@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from commhooks.adapters import Description, Place, UnusableImplementation
 
@@ -242,7 +243,7 @@ class World:
         limit: float | None = None,
         attempts: int = MAX_HANGS,
         **arguments: Plain,
-    ) -> list[dict[str, Plain]]:
+    ) -> list[Any]:
         """Runs a program on every rank.
 
         Args:
@@ -253,7 +254,7 @@ class World:
             arguments: Arguments that are the same on every rank.
 
         Returns:
-            What the program returned, by rank.
+            What the program returned, by rank: plain data, whose form the program knows.
 
         Raises:
             RankFailure: A rank raised, ended or did not answer in time. The world is broken then.
@@ -278,6 +279,10 @@ class World:
         """Seconds that a program may take."""
         return self._implementation.settings.timeout
 
+    def count_hang(self) -> None:
+        """Counts the last program as one that did not finish, although it ended its waiting itself."""
+        self._implementation.hangs[self.programs[-1].title] += 1
+
     def close(self) -> None:
         """Ends the ranks."""
         self._end(range(self.size), patience=0.0)
@@ -285,7 +290,7 @@ class World:
             channel.close()
         self.broken = True
 
-    def _collect(self, program: Program, limit: float) -> list[dict[str, Plain]]:
+    def _collect(self, program: Program, limit: float) -> list[Any]:
         answers: dict[int, dict[str, Plain]] = {}
         deadline = time.monotonic() + limit
         gone: list[int] = []
@@ -318,7 +323,7 @@ class World:
             if failure.kind == "hangs":
                 self._implementation.hangs[program.title] += 1
             raise failure
-        return [answers[rank]["result"] for rank in range(self.size)]  # type: ignore[misc]
+        return [answers[rank]["result"] for rank in range(self.size)]
 
     def _diagnose(self, answers: Mapping[int, Mapping[str, Plain]], gone: Sequence[int]) -> list[RankReport]:
         statuses = dict(zip(gone, self._end(gone, 2.0), strict=True))
@@ -354,7 +359,7 @@ class World:
         for rank in ranks:
             request: dict[str, Plain] = {"do": "end", "pids": [self._pids[rank]], "patience": patience}
             with contextlib.suppress(RuntimeError):  # the server is gone, and its ranks with it
-                statuses.append(int(self._implementation.ask_server(request, rank)["statuses"][0]))  # type: ignore[arg-type, call-overload, index]
+                statuses.append(int(self._implementation.ask_server(request, rank)["statuses"][0]))  # type: ignore[arg-type, index]
         return statuses + [0] * (len(ranks) - len(statuses))
 
 

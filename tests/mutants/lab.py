@@ -81,6 +81,12 @@ MUTANTS = [
         "    return works[0].get_future().then(lambda done: buffer)\n",
         kinds=("unwaited",),
     ),
+    allreduce(
+        "asks_again_and_again",
+        ("HOOK-IDLE",),
+        f"{MEAN}{START}    while not work.is_completed():\n        pass\n{DONE}",
+        kinds=("busy",),
+    ),
     # Order.
     allreduce(
         "the_last_one_stands_for_all",
