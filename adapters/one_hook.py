@@ -19,9 +19,9 @@ class OneHook(TorchAdapter):
     The module may say two more things about the hook, as attributes of the function or as its own globals:
 
     - ``commhooks_state(process_group)``: makes the hook's state. By default the state is the process group, or None.
-    - ``commhooks_claims``: a set of "mean" or "sum" (it averages or adds, so its result is checked too), "subgroups" (its
-      state is made from the process group to use, so one of some of the ranks is tried), "local" (the ranks' results
-      may differ, so their agreement is not checked) and "random" (two calls may differ, so repetition is not).
+    - ``commhooks_claims``: a set of "mean" or "sum" (it averages or adds, so its result is checked too), "subgroups"
+      (its state is made from the process group to use, so one of some of the ranks is tried), "local" (the ranks'
+      results may differ, so their agreement is not checked) and "random" (two calls may differ, so repetition is not).
 
     Args:
         function: The hook.
