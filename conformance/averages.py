@@ -70,7 +70,7 @@ def check_group(world: World, hook: str, dtype: str, members: Sequence[int], wir
     """Calls a hook on a subgroup: its members get their mean, and all others keep what they have."""
     gradients = inputs.spread(world.size, 64, dtype, reach=4)
     absent = [{"absent": rank not in members} for rank in range(world.size)]
-    outcome = call_hook(world, hook, dtype, gradients, each=absent, group=list(members))
+    outcome = call_hook(world, hook, dtype, gradients, each=absent, group=list(members), look_again=True)
     expect_mean([outcome.first[rank] for rank in members], gradients[list(members)], dtype, wire)
     for rank in set(range(world.size)) - set(members):
         expect_unchanged(outcome.first[rank], gradients[rank], "buffer", "on a rank outside the group")

@@ -76,7 +76,8 @@ def test_dtype(world: World, hook: str, dtype: str) -> None:
 @dtypes("float32")
 def test_complete(world: World, hook: str, dtype: str) -> None:
     """When the future is complete the result is too, even if another rank comes late."""
-    outcome = call_hook(world, hook, dtype, inputs.spread(world.size, 513, dtype, reach=REACH), each=lateness(world))
+    gradients = inputs.spread(world.size, 513, dtype, reach=REACH)
+    outcome = call_hook(world, hook, dtype, gradients, each=lateness(world), look_again=True)
     for call in outcome.first:
         expect_unchanged(call, call.values, "later", "after the future was complete")
 
@@ -96,7 +97,7 @@ def test_agree(world: World, hook: str, dtype: str) -> None:
 @dtypes("float32")
 def test_random_state(world: World, hook: str, dtype: str) -> None:
     """The global random states are as before the call."""
-    outcome = call_hook(world, hook, dtype, inputs.spread(world.size, 16, dtype, reach=REACH))
+    outcome = call_hook(world, hook, dtype, inputs.spread(world.size, 16, dtype, reach=REACH), watch_random=True)
     for rank, result in enumerate(outcome.results):
         place = f'results[0][{rank}]["random_untouched"]'
         expect_equal(rank, "leaving the random states alone", result["random_untouched"], True, place, "random state")
@@ -119,7 +120,7 @@ def test_repeat(world: World, hook: str, dtype: str) -> None:
 def test_earlier_call(world: World, hook: str, dtype: str) -> None:
     """A second call leaves the first one's result and buffer as they were."""
     gradients = [inputs.spread(world.size, 33, dtype, seed=seed, reach=REACH) for seed in range(2)]
-    for call in call_hook(world, hook, dtype, *gradients).calls[0]:
+    for call in call_hook(world, hook, dtype, *gradients, look_again=True).calls[0]:
         expect_unchanged(call, call.values, "later", "in the result of an earlier call")
         expect_unchanged(call, call.record["buffer_then"], "buffer", "in the buffer of an earlier call")
 
@@ -134,7 +135,7 @@ def test_in_flight(world: World, hook: str, dtype: str, case: str) -> None:
     gradients = [inputs.spread(world.size, length, dtype, seed=length, reach=REACH) for length in (65, 33)]
     alone = call_hook(world, hook, dtype, *gradients, one_pass=True)
     order = [0, 1] if case == "waiting in order" else [1, 0]
-    together = call_hook(world, hook, dtype, *gradients, in_flight=True, wait_order=order)
+    together = call_hook(world, hook, dtype, *gradients, in_flight=True, wait_order=order, look_again=True)
     expect_same(together, alone, "alone")
     for call in each_call(together):
         expect_unchanged(call, call.values, "later", "while the other bucket was under way")

@@ -32,6 +32,8 @@ def call_hook(
     wait_order: Sequence[int] | None = None,
     one_pass: bool = False,
     late: float = 0.0,
+    look_again: bool = False,
+    watch_random: bool = False,
 ) -> Record:
     """Calls a hook once for each of ``gradients`` and notes what it gives back.
 
@@ -50,11 +52,14 @@ def call_hook(
         one_pass: The buckets are those of one pass, and have indices of their own; so they have when ``in_flight``.
         wait_order: Order in which results are waited for when ``in_flight``; that of the calls by default.
         late: Seconds that this rank waits before its first call, so that its peers' collectives cannot be complete.
+        look_again: When every rank is done the tensors are noted again. The same for all ranks.
+        watch_random: The global random states are compared.
 
     Returns:
-        ``calls``: one record for each call, see ``_note_result``. ``random_untouched``: whether the
-        global random states are as before. Of each call, after the last one: ``later``, the values of the result,
-        and ``buffer``, the values of the flat tensor that the bucket had at first.
+        ``calls``: one record for each call, see ``_note_result``. With ``look_again`` each has the values of the flat
+        tensor that the bucket had at first, ``buffer_then`` when the result was there and ``buffer`` when every rank
+        was done, and ``later``, the values of the result when every rank was done. With ``watch_random``
+        ``random_untouched``: whether the global random states are as before.
     """
     ranks = list(group) if group is not None else list(range(adapter.place.world_size))
     process_group = adapter.group(ranks)
@@ -77,13 +82,15 @@ def call_hook(
 
     records: list[Record] = [{} for _ in gradients]
     if absent:
-        adapter.barrier()
-        return {"calls": [{"buffer": adapter.array(buffer)} for buffer in buffers], "random_untouched": True}
+        if look_again:
+            adapter.barrier()
+        return {"calls": [{"buffer": adapter.array(buffer)} for buffer in buffers]}
 
     called = adapter.hook(hook)
     state = adapter.state(hook, state_group)
-    before = _random_states(adapter)
-    time.sleep(late)
+    before = _random_states(adapter) if watch_random else ""
+    if late:
+        time.sleep(late)
     results: list[object] = [None] * len(gradients)
     returned: list[object] = [None] * len(gradients)
     for number, values in enumerate(gradients):
@@ -92,17 +99,21 @@ def call_hook(
         returned[number] = called(state, buckets[number])
         if not in_flight:
             results[number] = _note_result(adapter, records[number], returned[number], buffers[number])
+            if look_again:
+                records[number]["buffer_then"] = adapter.array(buffers[number])
             records[number]["buffer_restored"] = _same_memory(adapter, buckets[number].buffer(), buffers[number])
     if in_flight:
         for number in wait_order or range(len(gradients)):
             results[number] = _note_result(adapter, records[number], returned[number], buffers[number])
-    untouched = _random_states(adapter) == before
-
-    adapter.barrier()
-    for record, result, buffer in zip(records, results, buffers, strict=True):
-        record["later"] = adapter.array(result) if adapter.is_tensor(result) else None  # type: ignore[arg-type]
-        record["buffer"] = adapter.array(buffer)
-    return {"calls": records, "random_untouched": untouched}
+    found: Record = {"calls": records}
+    if watch_random:
+        found["random_untouched"] = _random_states(adapter) == before
+    if look_again:
+        adapter.barrier()
+        for record, result, buffer in zip(records, results, buffers, strict=True):
+            record["later"] = adapter.array(result) if adapter.is_tensor(result) else None  # type: ignore[arg-type]
+            record["buffer"] = adapter.array(buffer)
+    return found
 
 
 def _note_result(adapter: Adapter[T], record: Record, returned: object, buffer: T) -> object:
@@ -110,7 +121,7 @@ def _note_result(adapter: Adapter[T], record: Record, returned: object, buffer: 
 
     The record has ``returned``, the type of what the hook returned; ``is_future``; ``value``, the type of the future's
     value; and if that is a tensor: ``dtype``, ``shape``, ``contiguous``, ``storage_offset``, ``is_buffer`` (it is the
-    memory of the bucket's buffer), ``values``, and ``buffer_then``, the values of the bucket's buffer at this moment.
+    memory of the bucket's buffer) and ``values``.
     """
     record["returned"] = _type_name(returned)
     record["is_future"] = adapter.is_future(returned)
@@ -127,7 +138,6 @@ def _note_result(adapter: Adapter[T], record: Record, returned: object, buffer: 
     record["storage_offset"] = facts.storage_offset
     record["is_buffer"] = _same_memory(adapter, value, buffer)  # type: ignore[misc]
     record["values"] = adapter.array(value)  # type: ignore[arg-type]
-    record["buffer_then"] = adapter.array(buffer)
     return value
 
 
