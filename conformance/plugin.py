@@ -158,16 +158,9 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Says what is checked, and how to repeat a search."""
+    """Says what is checked."""
     run = config.stash.get(RUN, None)
-    if run is None:
-        return []
-    lines = [terminal.headline(result, run.options.world_sizes) for result in run.results]
-    if run.options.search:
-        lines.append(
-            f"search: replay with --search={run.options.search} --hypothesis-seed={config.option.hypothesis_seed}"
-        )
-    return lines
+    return [] if run is None else [terminal.headline(result, run.options.world_sizes) for result in run.results]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -282,13 +275,16 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Prints the verdict by implementation."""
+    """Prints the verdict by implementation, and how to repeat a search."""
     run = config.stash.get(RUN, None)
     if run is None or config.option.collectonly:
         return
     for result in run.results:
         for line in terminal.summary(result, run.clauses, run.options, time.time() - run.started):
             terminalreporter.write_line(line)
+    if run.options.search:
+        seed = config.option.hypothesis_seed
+        terminalreporter.write_line(f"search: replay with --search={run.options.search} --hypothesis-seed={seed}")
 
 
 def _clauses(options: Options) -> dict[str, Clause]:

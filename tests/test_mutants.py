@@ -4,46 +4,60 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import pkgutil
-import subprocess
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from suite import run_suite
 
 import mutants
 from commhooks.conformance.clauses import all_clauses
-from commhooks.conformance.report.document import read_report
 
 ALL = [
     mutant
     for module in pkgutil.iter_modules(mutants.__path__, "mutants.")
     for mutant in getattr(importlib.import_module(module.name), "MUTANTS", [])
 ]
+RUNS = 2
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """Runs the suite once on all mutants, each with the checks of its own clauses; gives the results by mutant."""
-    folder = tmp_path_factory.mktemp("mutants")
-    for mutant in ALL:
+    """Runs the suite on all mutants, each with the checks of its own clauses; gives the results by mutant.
+
+    Two runs share the mutants, side by side: in one alone the controller and the ranks wait for each other.
+    """
+    with ThreadPoolExecutor(RUNS) as pool:
+        folders = [tmp_path_factory.mktemp("mutants") for _ in range(RUNS)]
+        parts = pool.map(_run_mutants, folders, [ALL[number::RUNS] for number in range(RUNS)])
+        return {implementation["name"]: implementation for part in parts for implementation in part}
+
+
+def _run_mutants(folder: Path, chosen: Sequence[mutants.Mutant]) -> list[dict[str, Any]]:
+    """Runs the suite once on some mutants; gives the results of each."""
+    for mutant in chosen:
         mutant.build(folder)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "mutants.selection", "-p", "no:cacheprovider"]
-    command += ["-p", "commhooks.conformance.plugin", "--pyargs", "commhooks.conformance", "--import-mode=importlib"]
-    command += ["-c", os.devnull, "--rootdir=.", "--world-size=1,2,3", "--rank-timeout=3", "--report=report"]
-    command += [f"--impl={mutant.implementation}" for mutant in ALL]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(__file__).parent),
-        "COMMHOOKS_CLAUSES": json.dumps({mutant.implementation: mutant.clauses for mutant in ALL}),
-    }
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=1500)
-    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
-    report = read_report(folder / "report" / "report.json")
-    return {implementation["name"]: implementation for implementation in report["implementations"]}
+    finished = run_suite(
+        *(f"--impl={mutant.implementation}" for mutant in chosen),
+        "--world-size=1,2,3",
+        "--rank-timeout=4",
+        "-q",
+        "-p",
+        "mutants.selection",
+        folder=folder / "report",
+        cwd=folder,
+        environment={
+            "PYTHONPATH": str(Path(__file__).parent),
+            "COMMHOOKS_CLAUSES": json.dumps({mutant.implementation: mutant.clauses for mutant in chosen}),
+        },
+        timeout=1500,
+    )
+    assert finished.status == 1, finished.output[-6000:]
+    found: list[dict[str, Any]] = finished.report["implementations"]
+    return found
 
 
 @pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)

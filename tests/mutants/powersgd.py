@@ -677,7 +677,7 @@ MUTANTS = [
                 "def batched_powerSGD_hook("
             ),
         ),
-        kinds=("hangs", "raises RuntimeError", "value", "projection"),
+        kinds=("hangs", "raises RuntimeError", "dies of SIGABRT", "value", "projection"),
         others=("HOOK-IN-FLIGHT",),
     ),
     # The batched hook.
