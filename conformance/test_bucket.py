@@ -36,7 +36,7 @@ def numbers(case: str) -> FloatArray:
 def examine(world: World, dtype: str, case: str, **arguments: Any) -> list[tuple[int, str, Any]]:
     """Builds and examines a bucket on every rank; gives each rank's number, place and record."""
     results, number = run_program(
-        world, buckets.examine_bucket, dtype=dtype, shapes=SHAPES[case], values=numbers(case), **arguments
+        world, buckets.examine_bucket, shared=True, dtype=dtype, shapes=SHAPES[case], values=numbers(case), **arguments
     )
     return [(rank, f"results[{number}][{rank}]", record) for rank, record in enumerate(results)]
 
@@ -159,7 +159,13 @@ def test_parameters(world: World, dtype: str, case: str) -> None:
 def replace(world: World, dtype: str, case: str, new_dtype: str) -> list[tuple[int, str, Any]]:
     """Replaces the buffer by its negative in another dtype, on every rank."""
     results, number = run_program(
-        world, buckets.replace_buffer, dtype=dtype, shapes=SHAPES[case], values=numbers(case), new_dtype=new_dtype
+        world,
+        buckets.replace_buffer,
+        shared=True,
+        dtype=dtype,
+        shapes=SHAPES[case],
+        values=numbers(case),
+        new_dtype=new_dtype,
     )
     return [(rank, f"results[{number}][{rank}]", record) for rank, record in enumerate(results)]
 

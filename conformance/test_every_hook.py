@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from commhooks.conformance import averages, inputs
@@ -14,13 +16,12 @@ from commhooks.conformance.expectations import (
     expect_unchanged,
 )
 from commhooks.conformance.marks import claims, clauses, dtypes, every_hook, unless
-from commhooks.conformance.observations import call_hook
+from commhooks.conformance.observations import Call, call_hook
 from commhooks.conformance.world import World
 
 REACH = 4
 # Seconds by which the last rank comes late, so that its peers cannot have their results before.
 LATE = 0.03
-
 
 SHAPES: dict[str, list[list[int]]] = {
     "one element": [[1]],
@@ -28,6 +29,15 @@ SHAPES: dict[str, list[list[int]]] = {
     "empty and odd parameters": [[0, 4], [3], [], [0], [2, 3]],
     "many parameters": [[index % 5 + 1] for index in range(100)],
 }
+
+
+LENGTH = 12
+
+
+def results(world: World, hook: str, dtype: str) -> Sequence[Call]:
+    """One call on each rank, which the checks of what a result looks like share."""
+    gradients = inputs.spread(world.size, LENGTH, dtype, reach=REACH)
+    return call_hook(world, hook, dtype, gradients, shared=True).first
 
 
 def lateness(world: World) -> list[dict[str, float]]:
@@ -39,7 +49,7 @@ def lateness(world: World) -> list[dict[str, float]]:
 @clauses("HOOK-FUTURE")
 def test_future(world: World, hook: str, dtype: str) -> None:
     """The hook returns a future of one tensor."""
-    for call in call_hook(world, hook, dtype, inputs.spread(world.size, 6, dtype, reach=REACH)).first:
+    for call in results(world, hook, dtype):
         call.require_tensor()
 
 
@@ -47,15 +57,15 @@ def test_future(world: World, hook: str, dtype: str) -> None:
 @clauses("HOOK-LENGTH")
 def test_length(world: World, hook: str, dtype: str) -> None:
     """The result is flat and as long as the bucket's buffer."""
-    for call in call_hook(world, hook, dtype, inputs.spread(world.size, 7, dtype, reach=REACH)).first:
-        expect_length(call, 7)
+    for call in results(world, hook, dtype):
+        expect_length(call, LENGTH)
 
 
 @every_hook
 @clauses("HOOK-CONTIGUOUS")
 def test_contiguous(world: World, hook: str, dtype: str) -> None:
     """The result is contiguous and starts at the beginning of its storage."""
-    for call in call_hook(world, hook, dtype, inputs.spread(world.size, 12, dtype, reach=REACH)).first:
+    for call in results(world, hook, dtype):
         call.require_tensor()
         place = f'{call.place}["contiguous"]'
         expect_equal(call.rank, "being contiguous", call.record["contiguous"], True, place, "layout")
@@ -67,7 +77,7 @@ def test_contiguous(world: World, hook: str, dtype: str) -> None:
 @clauses("HOOK-DTYPE")
 def test_dtype(world: World, hook: str, dtype: str) -> None:
     """The result has the bucket's dtype."""
-    for call in call_hook(world, hook, dtype, inputs.spread(world.size, 5, dtype, reach=REACH)).first:
+    for call in results(world, hook, dtype):
         expect_equal(call.rank, "the result's dtype", call.dtype, dtype, f'{call.place}["dtype"]', "dtype")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import selectors
 import time
@@ -13,7 +14,7 @@ from typing import Any
 
 from commhooks.adapters import Description, Place, UnusableImplementation
 
-from .channel import Channel, ChannelClosed, Plain
+from .channel import Channel, ChannelClosed, Plain, pack
 from .failure import RankFailure, RankReport, ended
 from .launching import Launcher
 from .rank import RankOrder
@@ -63,6 +64,12 @@ class Program:
         return f"{self.function.__module__}:{self.function.__qualname__}"
 
     @property
+    def fingerprint(self) -> str:
+        """A digest of the program and its arguments."""
+        header, blobs = pack({"program": self.name, "each": self.each})
+        return hashlib.sha256(b"".join([header, *blobs])).hexdigest()
+
+    @property
     def title(self) -> str:
         """A short name for messages: the function, and the hook where it has one."""
         hook = self.each[0].get("hook")
@@ -96,6 +103,8 @@ class Implementation:
         self._obstacles: dict[int, str | None] = {}
         # How often a program did not finish in time, by its title.
         self.hangs: Counter[str] = Counter()
+        # Results of programs that several checks look at, by what ``World.run`` makes of the program.
+        self.shared: dict[tuple[int, str, str] | None, list[Any]] = {}
         self.backend = settings.backend or ""
         self._prepared = False
 
@@ -242,6 +251,7 @@ class World:
         each: Sequence[Mapping[str, Plain]] | None = None,
         limit: float | None = None,
         attempts: int = MAX_HANGS,
+        shared: bool = False,
         **arguments: Plain,
     ) -> list[Any]:
         """Runs a program on every rank.
@@ -251,6 +261,7 @@ class World:
             each: Arguments that differ by rank.
             limit: Seconds it may take, where that is less than the limit of the settings.
             attempts: How often it may fail to finish before it is not tried again.
+            shared: Checks of several clauses look at the same run; the program is run for the first of them only.
             arguments: Arguments that are the same on every rank.
 
         Returns:
@@ -264,6 +275,9 @@ class World:
             raise ValueError(f"each must have one entry for each of {self.size} ranks, got {len(each)}")
         started = Program(program, [{**arguments, **own} for own in each], self.backend)
         self.programs.append(started)
+        key = (self.size, self.backend, started.fingerprint) if shared else None
+        if key in self._implementation.shared:
+            return self._implementation.shared[key]
         hangs = self._implementation.hangs[started.title]
         if hangs >= attempts:
             times = "once" if hangs == 1 else f"{hangs} times"
@@ -272,7 +286,10 @@ class World:
             with contextlib.suppress(ChannelClosed):  # a rank that ended since the last program is found below
                 channel.send({"program": started.name, "arguments": started.each[rank]})
         timeout = self._implementation.settings.timeout
-        return self._collect(started, timeout if limit is None else min(limit, timeout))
+        results = self._collect(started, timeout if limit is None else min(limit, timeout))
+        if key is not None:
+            self._implementation.shared[key] = results
+        return results
 
     @property
     def patience(self) -> float:
