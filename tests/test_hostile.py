@@ -14,7 +14,7 @@ WORLD_SIZE = 2
 # For each hook the kinds of failure that it may show, and what the message has to say.
 EXPECTED = {
     "hangs_in_python": ({"hangs"}, ["rank 0 did not finish", "hangs_in_python (", "started no collective"]),
-    "hangs_on_one_rank": ({"hangs"}, ["rank 1 did not finish", "all_reduce float32[6]"]),
+    "hangs_on_one_rank": ({"hangs"}, ["rank 1 did not finish", "all_reduce float32[12]"]),
     "skips_the_collective_on_one_rank": ({"hangs", "disagreement"}, []),
     "never_completes": ({"hangs"}, ["rank 0 did not finish", "wait (", "rank 1 did not finish"]),
     "dies_by_signal": ({"dies of SIGSEGV"}, ["rank 0 dies of SIGSEGV"]),
