@@ -5,7 +5,7 @@ import dataclasses
 import datetime
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,21 +14,15 @@ from torch.futures import Future
 
 from .bucket import GradBucket
 from .bucketing import MEBIBYTE, BucketStorage, assign_to_buckets
+from .default_hooks import allreduce_hook
 from .registration import check_future, hook_name, wait_for_result
 
 Hook = Callable[[Any, Any], Future[torch.Tensor]]
 
 
 def average(group: dist.ProcessGroup, bucket: GradBucket) -> Future[torch.Tensor]:
-    """The hook that runs where none is registered: the mean over the ranks, as ``allreduce_hook`` takes it."""
-    buffer = bucket.buffer().div_(dist.get_world_size(group))
-
-    def averaged(reduced: Future[list[torch.Tensor]]) -> torch.Tensor:
-        reduced.value()  # Raises if the allreduce failed. The value itself is no use: real for a complex buffer.
-        return buffer
-
-    work = dist.all_reduce(buffer, group=group, async_op=True)
-    return cast("Future[torch.Tensor]", work.get_future().then(averaged))
+    """The hook that runs where none is registered; it has a name of its own to be told from a registered one."""
+    return allreduce_hook(group, bucket)  # type: ignore[arg-type]  # any bucket with the methods will do
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from . import Mutant
 DDP, REDUCER, BUCKETING, REGISTRATION = "ddp.py", "reducer.py", "bucketing.py", "registration.py"
 FOR_HOOK = "            bucket = self._buckets[index].for_hook(index, is_last=index == len(self._buckets) - 1)\n"
 CALL = "            future = check_future(self._hook, self._hook(self._state, bucket))\n"
-DIVIDE = "    buffer = bucket.buffer().div_(dist.get_world_size(group))\n"
+AVERAGE = "    return allreduce_hook(group, bucket)"
 COPY_OUT = "            storage.copy_out(result, unused)\n"
 NEW_BUCKET = "        return GradBucket(index, self._buffer, list(self.members.values()), is_last)\n"
 # As a framework does that keeps its buckets, and whose hooks put another buffer into them.
@@ -79,7 +79,13 @@ MUTANTS = [
         kinds=("names",),
     ),
     # The mean.
-    mutant("sums", ("DDP-MEAN",), REDUCER, (DIVIDE, "    buffer = bucket.buffer()\n"), kinds=("value",)),
+    mutant(
+        "sums",
+        ("DDP-MEAN",),
+        REDUCER,
+        (AVERAGE, f"{AVERAGE}.then(lambda mean: mean.value().mul_(dist.get_world_size(group)))"),
+        kinds=("value",),
+    ),
     mutant(
         "divides_the_result_again",
         ("DDP-MEAN", "DDP-HOOK-RESULT", "HOOK-IN-DDP"),
@@ -101,7 +107,10 @@ MUTANTS = [
         "divides_by_the_world",
         ("DDP-GROUP",),
         REDUCER,
-        (DIVIDE, "    buffer = bucket.buffer().div_(dist.get_world_size())\n"),
+        (
+            AVERAGE,
+            f"{AVERAGE}.then(lambda mean: mean.value().mul_(dist.get_world_size(group) / dist.get_world_size()))",
+        ),
         kinds=("value",),
     ),
     mutant(
