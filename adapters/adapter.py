@@ -44,6 +44,9 @@ CAPABILITIES = {
     "subnormals": "subnormal numbers are kept, not flushed to zero",
     "ddp": "it comes with a DistributedDataParallel that averages without a hook",
     "DistributedDataParallel": "hooks can be registered with a DistributedDataParallel, its own or its framework's",
+    "DistributedDataParallel.compile": "its framework has torch.compile",
+    "DistributedDataParallel.built_in": "_register_builtin_comm_hook registers hooks of the framework's own",
+    "DistributedDataParallel.mixed_precision": "its constructor takes that argument",
 }
 
 
@@ -126,7 +129,10 @@ class Description:
         capabilities: What it offers, and so what is checked: names of ``CAPABILITIES``.
         hook: The name of the one hook to check, where it offers one hook instead of the standard ones.
         claims: What that one hook claims: "mean" (it averages), "sum" (it adds), "local" (ranks may differ), "random"
-            (two calls may differ), "subgroups" (its state can be a process group of some of the ranks).
+            (two calls may differ), "subgroups" (its state can be a process group of some of the ranks), "lossy" (it
+            averages within ``error``), "pickle" (its state can be pickled).
+        error: For a hook that claims "lossy", by how much it may miss the mean, as a share of the bucket's largest
+            gradient on any rank.
         places: For each offered name the module it was found in, for scripts that work without the adapter. Empty if
             the implementation can be driven by its adapter only.
         file: Path of the implementation, where it is a single file.
@@ -140,6 +146,7 @@ class Description:
     capabilities: frozenset[str]
     hook: str | None = None
     claims: frozenset[str] = field(default_factory=frozenset)
+    error: float = 0.0
     places: dict[str, str] = field(default_factory=dict)
     file: str | None = None
     own_bucket: bool = False
@@ -286,6 +293,10 @@ class Adapter(ABC, Generic[Tensor]):
     def set_random_state(self, seed: int) -> None:
         """Seeds the framework's global random state; by default there is none to seed."""
 
+    def device_memory(self) -> int:
+        """Bytes of the rank's device that are in use, beside those that the process has on the host; by default 0."""
+        return 0
+
     def watch_collectives(self) -> list[str] | None:
         """A list that grows by a line, such as ``all_reduce float32[512]``, with each collective that starts.
 
@@ -293,8 +304,11 @@ class Adapter(ABC, Generic[Tensor]):
         """
         return None
 
-    def prepare(self) -> None:
-        """Imports what ``data_parallel`` needs, if that takes long. Called once, before ranks are forked."""
+    def prepare(self, compiler: bool) -> None:
+        """Imports what ``data_parallel`` needs, if that takes long, and with ``compiler`` what compiles a model.
+
+        Called before ranks are forked.
+        """
 
     def framework(self) -> Any:
         """The module that has the framework under torch's names (``nn``, ``no_grad``, ``futures``): torch itself.

@@ -11,25 +11,27 @@ from types import ModuleType
 
 from .adapter import Adapter, UnusableImplementation
 from .standard_module import LOADED_FROM_PATH, StandardModule
+from .torch_adapter import TorchAdapter
 
 TORCH_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
-FORMS = "reference, torch, package.module, package.module:name, path/to/file.py or path/to/file.py:name"
+FORMS = "reference, torch, tensorplay, package.module, package.module:name, path/to/file.py or path/to/file.py:name"
 
 
 def load(text: str) -> Adapter:  # type: ignore[type-arg]
     """Imports what ``text`` names and gives its adapter.
 
     Args:
-        text: ``reference``, ``torch``, ``package.module``, ``path/to/file.py``, or one of the last two with ``:name``,
-            where name is a hook or an adapter class.
+        text: ``reference``, ``torch``, ``tensorplay``, ``package.module``, ``path/to/file.py``, or one of the last two
+            with ``:name``, where name is a hook or an adapter class.
 
     Raises:
         UnusableImplementation: It cannot be imported or is nothing that can be checked. The message is meant for the
             user and says what was looked for and what was found.
     """
     place, name = _split(text)
-    if text != "tensorplay":
-        _prepare_torch(text)
+    missing = _prepare_torch()
+    if missing and (text in ("reference", "torch") or not (name or text == "tensorplay")):
+        raise _needs_torch(text, missing)
     if text == "reference":
         from .reference import Reference
 
@@ -39,10 +41,19 @@ def load(text: str) -> Adapter:  # type: ignore[type-arg]
 
         return StandardModule(_import(TORCH_HOOKS, text), "torch", str(torch.__version__))
 
+    if text == "tensorplay":
+        _import(text, text)
+        from .tensorplay import TensorPlay
+
+        return TensorPlay()
+
     module = _import(place, text)
     if not name:
         return StandardModule(module, text)
-    return _from_name(module, name, text)
+    adapter = _from_name(module, name, text)
+    if missing and isinstance(adapter, TorchAdapter):
+        raise _needs_torch(text, missing)
+    return adapter
 
 
 def _from_name(module: ModuleType, name: str, text: str) -> Adapter:  # type: ignore[type-arg]
@@ -81,15 +92,19 @@ def _split(text: str) -> tuple[str, str]:
     return text, ""
 
 
-def _prepare_torch(text: str) -> None:
+def _prepare_torch() -> ImportError | None:
+    """Makes torch's collectives visible. Without torch only an adapter of another framework can be used."""
     try:
         from . import torch_collectives
 
         torch_collectives.install()
     except ImportError as error:
-        raise UnusableImplementation(
-            f"--impl={text} needs torch, which {sys.executable} cannot import: {error}"
-        ) from error
+        return error
+    return None
+
+
+def _needs_torch(text: str, error: ImportError) -> UnusableImplementation:
+    return UnusableImplementation(f"--impl={text} needs torch, which {sys.executable} cannot import: {error}")
 
 
 def _import(place: str, text: str) -> ModuleType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from types import ModuleType
 
@@ -10,18 +11,22 @@ from .adapter import DTYPES, Description, UnusableImplementation
 from .standard_module import file_of
 from .torch_adapter import TorchAdapter
 
-CLAIMS = ("mean", "sum", "local", "random", "subgroups")
+CLAIMS = ("mean", "sum", "local", "random", "subgroups", "pickle")
 
 
 class OneHook(TorchAdapter):
     """Checks one function ``hook(state, bucket)`` for what every hook must keep.
 
-    The module may say two more things about the hook, as attributes of the function or as its own globals:
+    The module may say three more things about the hook, as attributes of the function or as its own globals:
 
     - ``commhooks_state(process_group)``: makes the hook's state. By default the state is the process group, or None.
     - ``commhooks_claims``: a set of "mean" or "sum" (it averages or adds, so its result is checked too), "subgroups"
-      (its state is made from the process group to use, so one of some of the ranks is tried), "local" (the ranks'
+      (its state is made from the process group to use, so one of some of the ranks is tried), "pickle" (its state can
+      be pickled, and training goes on with the copy as with the state itself, which is tried), "local" (the ranks'
       results may differ, so their agreement is not checked) and "random" (two calls may differ, so repetition is not).
+    - ``commhooks_error``: a number, for a hook that averages with a loss: by how much the first result may miss the
+      mean, as a share of the largest gradient of the bucket on any rank. Without it, and without "mean" or "sum",
+      nothing is said about the result's values, and none are checked.
 
     Args:
         function: The hook.
@@ -47,6 +52,13 @@ class OneHook(TorchAdapter):
                 f"commhooks_claims of {self._name} must be a set of {', '.join(CLAIMS)}, got {claims!r}"
             )
         said = set(claims)  # type: ignore[call-overload]
+        error = self._said("commhooks_error", None)
+        if error is not None:
+            if not isinstance(error, int | float) or isinstance(error, bool) or not 0 < error < math.inf:
+                raise UnusableImplementation(
+                    f"commhooks_error of {self._name} must be a finite number above 0, got {error!r}"
+                )
+            said.add("lossy")
         return Description(
             name=self._name,
             module=self._module.__name__,
@@ -55,6 +67,7 @@ class OneHook(TorchAdapter):
             capabilities=frozenset({*DTYPES, "subnormals", "DistributedDataParallel", *(said & {"subgroups"})}),
             hook=self._hook_name,
             claims=frozenset(said),
+            error=0.0 if error is None else float(error),
             places={self._hook_name: self._module.__name__},
             file=file_of(self._module),
         )

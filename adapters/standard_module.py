@@ -84,7 +84,7 @@ class StandardModule(TorchAdapter):
         if declared is not None:
             capabilities = _declared(declared, self._module.__name__)
         else:
-            capabilities = offered | self._powersgd_extras() | set(DTYPES)
+            capabilities = offered | self._powersgd_extras() | self._wrapper_extras() | set(DTYPES)
             capabilities |= {"subgroups", "subnormals", "ddp", "DistributedDataParallel"}
             if self._own_bucket() is not None:
                 capabilities |= {"GradBucket", "GradBucket.constructor"}
@@ -126,6 +126,18 @@ class StandardModule(TorchAdapter):
         if any(pickling & set(vars(base)) for base in state.__mro__ if base is not object):
             found.add("PowerSGDState.pickle")
         return found
+
+    def _wrapper_extras(self) -> set[str]:
+        """What some versions and wrappers of data-parallel training can do besides."""
+        import torch
+
+        wrapper = self._wrapper()
+        found = {"compile"} if hasattr(torch, "compile") else set()
+        if hasattr(wrapper, "_register_builtin_comm_hook"):
+            found.add("built_in")
+        if "mixed_precision" in inspect.signature(wrapper).parameters:
+            found.add("mixed_precision")
+        return {f"DistributedDataParallel.{name}" for name in found}
 
     def _has(self, name: str) -> bool:
         return self._place(name) is not None

@@ -185,6 +185,12 @@ class TorchAdapter(Adapter["torch.Tensor"]):
 
         torch.manual_seed(seed)
 
+    def device_memory(self) -> int:
+        """What torch says about an accelerator; 0 on the CPU."""
+        import torch
+
+        return 0 if self.device.type == "cpu" else int(getattr(torch, self.device.type).memory_allocated(self.device))
+
     def watch_collectives(self) -> list[str] | None:
         """The notes of ``torch_collectives``; a script without the suite sees none."""
         try:
@@ -225,11 +231,11 @@ class TorchAdapter(Adapter["torch.Tensor"]):
         self.write(bucket.buffer(), values)
         return bucket
 
-    def prepare(self) -> None:
-        """Imports the compiler, which torch's DistributedDataParallel asks for its settings."""
+    def prepare(self, compiler: bool) -> None:
+        """Imports the compiler, which torch's DistributedDataParallel asks for its settings in any case."""
         import torch
 
-        if self._wrapper() is torch.nn.parallel.DistributedDataParallel:
+        if compiler or self._wrapper() is torch.nn.parallel.DistributedDataParallel:
             import torch._dynamo
 
     def framework(self) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,14 @@ from commhooks.adapters.loading import load
 
 
 def time_hooks(
-    adapter: TorchAdapter, implementations: Sequence[str], hook: str, dtype: str, numel: int, rounds: int
+    adapter: TorchAdapter,
+    implementations: Sequence[str],
+    hook: str,
+    dtype: str,
+    shapes: Sequence[Sequence[int]],
+    rounds: int,
+    warm_up: int = 1,
+    powersgd: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Calls a hook of each implementation in turn, on a bucket of random numbers, and times each call to its result.
 
@@ -26,21 +34,25 @@ def time_hooks(
         implementations: Texts of ``--impl``.
         hook: A hook's name, or an expression with wrappers.
         dtype: dtype of the bucket.
-        numel: Elements of the bucket.
-        rounds: How often each implementation is called, after one call that does not count.
+        shapes: Shapes of the bucket's parameters.
+        rounds: How often each implementation is called, after ``warm_up`` calls that do not count.
+        warm_up: Calls that do not count.
+        powersgd: Settings of the PowerSGDState that the hook is called with; None calls it without a state.
 
     Returns:
         ``seconds``: for each implementation the seconds of each call. ``memory``: for each the most bytes that the
         rank's resident memory grew by during a call, or -1 where the system does not tell.
     """
-    others = [_sharing(load(text), adapter) for text in implementations]
+    others = [sharing(load(text), adapter) for text in implementations]
+    numel = sum(math.prod(shape) for shape in shapes)
     values = np.random.default_rng(adapter.place.rank).standard_normal(numel, dtype=np.float32)
     hooks = [other.hook(hook) for other in others]
-    buckets = [other.bucket(0, values, [other.parameter([numel], dtype)], True) for other in others]
+    states = [_state(other, powersgd) for other in others]
+    buckets = [other.bucket(0, values, [other.parameter(shape, dtype) for shape in shapes], True) for other in others]
     own = [bucket.buffer() for bucket in buckets]
     seconds: list[list[float]] = [[] for _ in others]
     memory = [-1 for _ in others]
-    for round_number in range(rounds + 1):
+    for round_number in range(warm_up + rounds):
         for number, other in enumerate(others):
             # A wrapper may have left its copy in the bucket.
             buckets[number].set_buffer(own[number])
@@ -48,15 +60,22 @@ def time_hooks(
             adapter.barrier()
             before = _reset_peak()
             started = time.perf_counter()
-            other.wait(hooks[number](None, buckets[number]))
+            other.wait(hooks[number](states[number], buckets[number]))
             elapsed = time.perf_counter() - started
-            if round_number > 0:
+            if round_number >= warm_up:
                 seconds[number].append(elapsed)
                 memory[number] = max(memory[number], _peak() - before) if before >= 0 else -1
     return {"seconds": seconds, "memory": memory, "median": [statistics.median(calls) for calls in seconds]}
 
 
-def _sharing(other: Any, adapter: TorchAdapter) -> TorchAdapter:
+def _state(adapter: TorchAdapter, settings: Mapping[str, Any] | None) -> object:
+    if settings is None:
+        return None
+    make: Callable[..., object] = adapter.named("PowerSGDState")  # type: ignore[assignment]
+    return make(None, **settings)
+
+
+def sharing(other: Any, adapter: TorchAdapter) -> TorchAdapter:
     """Another adapter in the rank and process group that one has joined."""
     if not isinstance(other, TorchAdapter):
         raise TypeError(f"{type(other).__name__} does not use torch, so it cannot share its process group")

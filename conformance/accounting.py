@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from commhooks.conformance.cells import Cell, Failure, ImplementationResult, State
+from commhooks.conformance.cells import Cell, Failure, ImplementationResult, State, Traffic
 from commhooks.conformance.deviations import Deviation
 
 
@@ -20,19 +20,23 @@ class Account:
     def __init__(self, result: ImplementationResult, deviations: Sequence[Deviation]) -> None:
         self.result = result
         self._deviations = list(deviations)
-        self._seen: set[Deviation] = set()
 
     def passed(
-        self, clauses: Sequence[str], check: str, configuration: Mapping[str, str], seconds: float, note: str = ""
+        self,
+        clauses: Sequence[str],
+        check: str,
+        configuration: Mapping[str, str],
+        seconds: float,
+        note: str = "",
+        traffic: Traffic | None = None,
     ) -> State:
         """Enters a check that passed, with what it noted; where a deviation is recorded, that is a failure."""
         worst: State = "pass"
         for clause in clauses:
             deviation = self._recorded(clause, configuration)
             if deviation is None:
-                self._enter(clause, check, configuration, "pass", note, seconds=seconds)
+                self._enter(clause, check, configuration, "pass", note, seconds=seconds, traffic=traffic)
                 continue
-            self._seen.add(deviation)
             failure = Failure(
                 kind="stale record",
                 message=f"{clause} holds here, but a deviation is recorded: {deviation.reason}",
@@ -50,8 +54,6 @@ class Account:
         worst: State = "deviation"
         for clause in clauses:
             deviation = self._recorded(clause, configuration)
-            if deviation is not None:
-                self._seen.add(deviation)
             if deviation is not None and failure.kind in deviation.how:
                 self._enter(clause, check, configuration, "deviation", deviation.reason, failure, seconds)
                 continue
@@ -69,18 +71,24 @@ class Account:
     ) -> State:
         """Enters a check that was not run, or that needs what the implementation does not offer."""
         for clause in clauses:
-            deviation = self._recorded(clause, configuration)
-            if deviation is not None:
-                self._seen.add(deviation)
             self._enter(clause, check, configuration, state, reason)
         return state
 
-    def close(self, complete: bool) -> None:
-        """Looks for records that matched nothing; only a ``complete`` run can tell."""
+    def close(self, complete: bool, clauses: Collection[str]) -> None:
+        """Looks for records that matched nothing.
+
+        Args:
+            complete: Whether every check was run on every usual world size; only then can a record be called stale.
+            clauses: Ids of the clauses that were checked. Records of others say nothing about themselves, and neither
+                do those of another device or backend.
+        """
         if not complete:
             return
+        places = {"device": {self.result.device}, "backend": {self.result.backend, "lab"}}
+        seen = {self._recorded(cell.clause, cell.configuration) for cell in self.result.cells}
         for deviation in self._deviations:
-            if deviation not in self._seen:
+            concerned = all(places[key] & set(values) for key, values in deviation.where.items() if key in places)
+            if deviation not in seen and concerned and deviation.clause in clauses:
                 where = ", ".join(f"{key} {' or '.join(values)}" for key, values in deviation.where.items())
                 self.result.stale.append(
                     f"the deviation recorded for {deviation.clause}{f' ({where})' if where else ''} matches no cell"
@@ -98,5 +106,6 @@ class Account:
         reason: str = "",
         failure: Failure | None = None,
         seconds: float = 0.0,
+        traffic: Traffic | None = None,
     ) -> None:
-        self.result.cells.append(Cell(clause, check, dict(configuration), state, reason, failure, seconds))
+        self.result.cells.append(Cell(clause, check, dict(configuration), state, reason, failure, seconds, traffic))

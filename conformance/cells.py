@@ -78,6 +78,21 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """What one rank gives to collectives in one step, as the laboratory wrote it down.
+
+    Attributes:
+        collectives: Number of collectives.
+        bytes: Bytes of their inputs.
+        plain_bytes: Bytes of the bucket, which a plain allreduce sends.
+    """
+
+    collectives: int
+    bytes: int
+    plain_bytes: int
+
+
+@dataclass(frozen=True)
 class Cell:
     """One clause, checked by one check under one configuration.
 
@@ -90,6 +105,7 @@ class Cell:
             check that passed saw; may be empty.
         failure: What went wrong in a failed cell or one that deviates.
         seconds: Time the check took.
+        traffic: What the check saw on the wire, if that is what it reports.
     """
 
     clause: str
@@ -99,6 +115,7 @@ class Cell:
     reason: str = ""
     failure: Failure | None = None
     seconds: float = 0.0
+    traffic: Traffic | None = None
 
 
 @dataclass
@@ -115,6 +132,7 @@ class ImplementationResult:
         backend: Backend of the process group.
         cells: All cells.
         stale: Sentences about recorded deviations that did not show.
+        scripts: Texts of reproduction scripts, by the path that a ``Failure`` has. Filled in a report only.
     """
 
     name: str
@@ -126,3 +144,4 @@ class ImplementationResult:
     backend: str
     cells: list[Cell] = field(default_factory=list)
     stale: list[str] = field(default_factory=list)
+    scripts: dict[str, str] = field(default_factory=dict)

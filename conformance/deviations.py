@@ -7,6 +7,7 @@
     where = { dtype = ["float32", "float64"] }
     how = "dtype"
     reason = "The wrapper returns the half-precision tensor; data-parallel training casts it afterwards."
+    advice = "Outside data-parallel training, cast the result to the bucket's dtype yourself."
     link = "https://…"
     versions = ">=1.10"
 
@@ -30,7 +31,7 @@ else:
     import tomli as tomllib
 
 FOLDER = Path(__file__).resolve().parent.parent / "adapters" / "deviations"
-KEYS = ("clause", "where", "how", "reason", "link", "versions")
+KEYS = ("clause", "where", "how", "reason", "advice", "link", "versions")
 PLACES = ("world_size", "device", "backend", "dtype", "hook", "half", "case")
 
 
@@ -47,6 +48,7 @@ class Deviation:
         where: Configurations it applies to: for some of ``PLACES`` the values, as text. Empty: everywhere.
         how: Kinds of failure, any of which is the recorded one.
         reason: A sentence.
+        advice: What a user of the implementation should do about it, in a sentence; may be empty.
         link: Where to read more; may be empty.
         versions: Versions of the implementation it applies to, such as ">=1.10"; may be empty.
     """
@@ -55,6 +57,7 @@ class Deviation:
     where: dict[str, tuple[str, ...]]
     how: tuple[str, ...]
     reason: str
+    advice: str = ""
     link: str = ""
     versions: str = ""
 
@@ -130,6 +133,7 @@ def _deviation(entry: object, place: str, clauses: Mapping[str, object]) -> Devi
         where={key: _texts(value) for key, value in where.items()},
         how=_texts(entry["how"]),
         reason=str(entry["reason"]),
+        advice=str(entry.get("advice", "")),
         link=str(entry.get("link", "")),
         versions=str(entry.get("versions", "")),
     )

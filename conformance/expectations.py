@@ -5,7 +5,8 @@ Each raises ``ClauseFailure`` with the place of the first bad element, so that t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,16 @@ def expect_member(call: Call, member: BoolArray, allowed: Sequence[FloatArray] |
     )
 
 
+@contextlib.contextmanager
+def advising(text: str) -> Iterator[None]:
+    """Says in failures what to do, where the kind of failure alone would not tell."""
+    try:
+        yield
+    except ClauseFailure as failure:
+        failure.message = f"{failure.message}\n{text}".strip()
+        raise
+
+
 def expect_same(outcome: Outcome, other: Outcome, what: str, dtype: str | None = None) -> None:
     """Expects two programs to have given the same bits on every rank, call by call.
 
@@ -153,7 +164,8 @@ def expect_agreement(calls: Sequence[Call]) -> None:
 def expect_unchanged(call: Call, before: FloatArray, key: str, when: str) -> None:
     """Expects the tensor that a call noted under ``key`` to have the values it had before."""
     after = call.record[key]
-    different = ~same_value(after.astype(np.float64), before.astype(np.float64))
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        different = ~same_value(after.astype(np.float64), before.astype(np.float64))
     if different.any():
         place = int(np.argmax(different))
         was, is_now = float(before[place]), float(after[place])

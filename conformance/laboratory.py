@@ -1,18 +1,15 @@
-"""What a check asks the laboratory to do, and what it may expect of what the laboratory saw."""
+"""What a check asks the laboratory to do, and what the laboratory saw."""
 
 from __future__ import annotations
 
-import re
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import pytest
 
-from commhooks.adapters.adapter import HOOKS, WRAPPERS
 from commhooks.conformance import inputs
-from commhooks.conformance.cells import ClauseFailure
-from commhooks.conformance.expectations import expect_same
 from commhooks.conformance.expected import FloatArray
 from commhooks.conformance.findings import first_difference
 from commhooks.conformance.observations import Call, Outcome
@@ -21,10 +18,20 @@ from commhooks.conformance.world import World
 
 # Large enough to be worth compressing for a hook that looks at matrices, and each another one.
 SHAPES = ([[8, 12]], [[16, 9], [5]], [[10, 10]])
-STATELESS = {*HOOKS, *WRAPPERS, ""}
+# Enough for a hook that begins otherwise than it goes on; the PowerSGD hooks compress in the third.
+STEPS = 3
+# Seconds: long beside what a hook computes, short beside the time limit.
+LATE = 0.01
+# Completions to be reordered are held back until a rank waits, and no longer than this.
+HELD = 0.25
 # Between ranks these need not be alike: who sends to whom, and how much to each.
 ONE_SIDED = ("send", "recv")
 UNEVEN = ("alltoall", "all_to_all_single")
+# What training is disturbed by where no search is asked for.
+DISTURBANCES: dict[str, dict[str, Any]] = {
+    "late completions and a slow rank": {"delay": 0.003, "slow_rank": 1, "slow_by": 0.003},
+    "random completions": {"completion_order": "random", "hold": 0.002},
+}
 # A rank that has begun no collective after this share of the time limit has left the others alone.
 PATIENCE = 0.3
 
@@ -59,19 +66,31 @@ class Seen(Outcome):
         return f'results[{self.program}][{rank}]["{key}"]'
 
 
-def gradients(world: World, hook: str, dtype: str, buckets: int = 1, steps: int | None = None) -> Gradients:
-    """Ordinary gradients for some steps; each bucket has another length.
-
-    By default it is one step for the stateless hooks, and three for others, which may begin otherwise than they go on.
-    """
-    stateless = set(re.split(r"[()]", hook)) <= STATELESS
+def gradients(world: World, dtype: str, buckets: int = 1, steps: int = STEPS) -> Gradients:
+    """Ordinary gradients for some steps; each bucket has another length."""
     return [
         [
             inputs.spread(world.size, inputs.numel(SHAPES[bucket]), dtype, seed=10 * step + bucket, reach=4)
             for bucket in range(buckets)
         ]
-        for step in range(steps or (1 if stateless else 3))
+        for step in range(steps)
     ]
+
+
+def at_leisure(world: World, hook: str, dtype: str, buckets: int = 1) -> Seen:
+    """A run in which the laboratory disturbs nothing; many checks look at it or compare with it."""
+    return call_in_lab(world, hook, dtype, gradients(world, dtype, buckets), shared=True)
+
+
+def with_late_completions(world: World, hook: str, dtype: str) -> Seen:
+    """A run with late completions, and time at its end for somebody who still writes; many checks look at it."""
+    return call_in_lab(world, hook, dtype, gradients(world, dtype), {"delay": LATE}, linger=2 * LATE, shared=True)
+
+
+def with_reversed_completions(world: World, hook: str, dtype: str) -> Seen:
+    """A run of three buckets under way, whose collectives complete in the reverse order on the last rank only."""
+    each: list[dict[str, Any]] = [{}] * (world.size - 1) + [{"completion_order": "reversed", "hold": HELD}]
+    return call_in_lab(world, hook, dtype, gradients(world, dtype, buckets=3), each=each, shared=True)
 
 
 def call_in_lab(
@@ -92,8 +111,9 @@ def call_in_lab(
         steps: For each step and each of its buckets the buffers of all ranks, of shape ``(W, n)``.
         options: Options of the laboratory.
         each: Options of the laboratory that differ by rank.
-        arguments: More arguments of ``programs.lab.call_in_lab`` that are the same on all ranks, and ``absent``: the
-            ranks that do not call the hook.
+        arguments: More arguments of ``programs.lab.call_in_lab`` that are the same on all ranks; its ``shapes`` are
+            those of ``SHAPES`` by default. ``absent``: the ranks that do not call the hook. ``shared``: as for
+            ``World.run``.
     """
     absent = arguments.pop("absent", ())
     common = {"patience": PATIENCE * world.patience, **(options or {})}
@@ -105,12 +125,13 @@ def call_in_lab(
         }
         for rank in range(world.size)
     ]
-    shapes = arguments.pop("shapes", [SHAPES[bucket] for bucket in range(len(steps[0]))])
+    shapes = arguments.pop("shapes", [SHAPES[: len(buckets)] for buckets in steps])
     patience = 2 * PATIENCE * world.patience
     results: list[dict[str, Any]] = world.run(
         lab.call_in_lab, each=by_rank, hook=hook, dtype=dtype, patience=patience, shapes=shapes, **arguments
     )
-    if any(result["seconds"] >= PATIENCE * world.patience for result in results):
+    looked_at = results[0].setdefault("looked_at", [])  # of a run that several checks share only the first has to act
+    if not looked_at and any(result["seconds"] >= PATIENCE * world.patience for result in results):
         world.count_hang()  # enough of these, and it is not tried again: the rest of the run is worth more
     program = len(world.programs) - 1
     count = min((len(result["calls"]) for rank, result in enumerate(results) if rank not in absent), default=0)
@@ -124,117 +145,46 @@ def call_in_lab(
     ]
     seen = Seen(calls, results, program, hook)
     broken = [result for result in results if _left_something(result, "fail_at" in common)]
-    if broken or difference(seen) is not None:
+    if not looked_at and (broken or difference(seen) is not None):
         world.close()  # the ranks are at different places now
+    looked_at.append(True)
     return seen
 
 
-def expect_no_error(seen: Seen) -> None:
-    """Expects that no rank raised, and that every call gave a tensor."""
-    for rank, result in enumerate(seen.results):
-        if result["error"]:
-            raise ClauseFailure(
-                f"raises {result['error']}",
-                f"rank {rank}: {result['text']}",
-                expected="no error",
-                found=result["error"],
-                place=seen.place(rank, "error"),
-                holds="found == ''",
-            )
-        if result["failed"]:
-            raise ClauseFailure(
-                "swallowed",
-                f"rank {rank}: {len(result['failed'])} collectives failed, and the hook gave a result without an error",
-                expected="no collective fails",
-                found=f"{len(result['failed'])} failed",
-                place=seen.place(rank, "failed"),
-                holds="not found",
-            )
-    for calls in seen.calls:
-        for call in calls:
-            call.require_tensor()
+def drawn_seeds(config: pytest.Config) -> Sequence[int]:
+    """As many random seeds of the laboratory's options as ``--search`` asks for; replayed as other searches are.
 
-
-def expect_finite(seen: Seen) -> None:
-    """Expects no NaN, which the gradients do not have, but tensors of unfinished collectives do."""
-    expect_no_error(seen)
-    for calls in seen.calls:
-        for call in calls:
-            bad = np.isnan(call.values)
-            if bad.any():
-                element = int(np.argmax(bad))
-                raise ClauseFailure(
-                    "unfinished",
-                    f"rank {call.rank}: {int(bad.sum())} of {bad.size} elements are NaN, which no gradient is: a "
-                    "tensor was read before the collective that writes it was complete. Wait for the work or its "
-                    "future, or go on in a callback.",
-                    expected="numbers",
-                    found="NaN",
-                    place=f'{call.place}["values"].ravel()[{element}]',
-                    holds="found == found",
-                )
-
-
-def expect_as_at_leisure(seen: Seen, at_leisure: Seen, when: str) -> None:
-    """Expects finite results that have the same bits as those of an undisturbed session."""
-    expect_finite(at_leisure)
-    expect_finite(seen)
-    expect_same(seen, at_leisure, f"a run without {when}")
-
-
-def expect_nothing_found(seen: Seen, kind: str, advice: str, *kinds: str) -> None:
-    """Expects no finding of some kinds.
-
-    Args:
-        seen: What happened.
-        kind: What the failure is called.
-        advice: What to do, for whoever wrote the hook.
-        kinds: Kinds of findings of the laboratory.
+    Hypothesis would run a failed example again, and call a hook flaky that fails by its timing.
     """
-    for rank, text in seen.findings(*kinds):
-        raise ClauseFailure(
-            kind,
-            f"rank {rank}: {text}. {advice}",
-            expected="nothing of the kind",
-            found=text,
-            place=f'[one for one in {seen.place(rank, "findings")} if one["kind"] in {kinds!r}]',
-            holds="not found",
-        )
+    draw = random.Random(str(getattr(config.option, "hypothesis_seed", "")))
+    return [draw.randrange(2**32) for _ in range(config.getoption("--search"))]
+
+
+def disturbances(seeds: Sequence[int], **fixed: Any) -> list[dict[str, Any]]:
+    """Arguments of ``run_in_lab``: those of ``DISTURBANCES``, or the draws of the seeds but for what is fixed."""
+    if seeds:
+        return [{"options": fixed, "drawn": seed} for seed in seeds]
+    return [{"options": options} for options in DISTURBANCES.values()]
 
 
 def difference(seen: Seen) -> str | None:
     """The collectives of the ranks side by side up to the first difference, in a group where they differ."""
     groups = {tuple(entry["group"]) for result in seen.results for entry in result["entries"]}
     for group in sorted(groups):
-        logs = [
+        entries = [
             [
-                _alike(entry)
+                entry
                 for entry in seen.log(rank)
                 if tuple(entry["group"]) == group and entry["operation"] not in ONE_SIDED
             ]
             for rank in group
         ]
-        found = first_difference(logs, group)
+        texts = [[_alike(entry) for entry in of_rank] for of_rank in entries]
+        places = [[_place(entry) for entry in of_rank] for of_rank in entries]
+        found = first_difference(texts, group, places)
         if found is not None:
             return found
     return None
-
-
-def expect_same_collectives(seen: Seen) -> None:
-    """Expects that all ranks of a group started the same collectives in the same order."""
-    found = difference(seen)
-    if found is not None:
-        rows = f"[[entry['text'] for entry in result['entries']] for result in results[{seen.program}]]"
-        raise ClauseFailure(
-            "order",
-            f"the ranks started different collectives:\n{found}\nOn a cluster they would wait for each other for ever, "
-            "or mix up each other's data. Let nothing that differs between ranks decide which collective comes next: "
-            "not the rank, a hash, what has completed, or the gradients' values.",
-            expected="the same collectives in the same order on every rank",
-            found="different ones",
-            place=rows,
-            holds="all(row == found[0] for row in found)",
-        )
 
 
 def _left_something(result: Mapping[str, Any], failed_on_purpose: bool) -> bool:
@@ -247,3 +197,8 @@ def _left_something(result: Mapping[str, Any], failed_on_purpose: bool) -> bool:
 def _alike(entry: Mapping[str, Any]) -> str:
     text = str(entry["text"])
     return f"{entry['operation']} {entry['dtype']}" if entry["operation"] in UNEVEN else text
+
+
+def _place(entry: Mapping[str, Any]) -> str:
+    inside = entry["callback_of"]
+    return f"{entry['place']}{'' if inside is None else f', in a callback of number {inside}'}"

@@ -56,7 +56,7 @@ def worlds(at_least: int = 1, at_most: int | None = None) -> Callable[[Check], C
 
 
 def claims(name: str) -> Callable[[Check], Check]:
-    """Runs a check only with hooks that claim this of themselves: "mean" or "sum"."""
+    """Runs a check only with hooks that claim this of themselves: "mean", "sum", "lossy" or "pickle"."""
     return pytest.mark.claims(name)
 
 
@@ -72,7 +72,7 @@ def every_hook(check: Check) -> Check:
 
 
 def stateful(check: Check) -> Check:
-    """Runs a check of every hook with powerSGD_hook too, whose state starts to compress at the third step."""
+    """Runs a check of every hook with the PowerSGD hooks too, whose state starts to compress at the third step."""
     marked: Check = pytest.mark.stateful(check)
     return marked
 

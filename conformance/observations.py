@@ -48,16 +48,21 @@ class Call:
         if not self.record["is_future"]:
             raise ClauseFailure(
                 "no future",
-                f"rank {self.rank}: the hook returned a {self.record['returned']} instead of a future",
+                f"rank {self.rank}: the hook returned a {self.record['returned']} instead of a future"
+                + ("; a return statement may be missing" if self.record["returned"] == "NoneType" else ""),
                 expected="a future of one tensor",
                 found=str(self.record["returned"]),
                 place=f'{self.place}["is_future"]',
                 holds="found",
             )
         if "values" not in self.record:
+            # The future of a collective itself, as everybody returns once.
+            listed = self.record["value"] == "list"
+            advice = "; give the tensor in it: future.then(lambda done: done.value()[0])" if listed else ""
             raise ClauseFailure(
                 "no tensor",
-                f"rank {self.rank}: the value of the hook's future is a {self.record['value']} instead of a tensor",
+                f"rank {self.rank}: the value of the hook's future is a {self.record['value']} instead of a tensor"
+                + advice,
                 expected="a tensor",
                 found=str(self.record["value"]),
                 place=f'{self.place}["value"]',

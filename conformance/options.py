@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ import pytest
 
 from commhooks.conformance.clauses import version
 from commhooks.conformance.world import RankSettings
+
+USUAL_WORLD_SIZES = (1, 2, 3, 4)
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,15 @@ class Options:
     deviations: Path | None
     search: int
 
+    @property
+    def usual_world_sizes(self) -> bool:
+        """Whether the sizes that are usual are among those of this run."""
+        return set(USUAL_WORLD_SIZES) <= set(self.world_sizes)
+
 
 def add_options(parser: pytest.Parser) -> None:
     """Adds the options to pytest's command line."""
+    usual = ",".join(map(str, USUAL_WORLD_SIZES))
     group = parser.getgroup("commhooks", "conformance of DDP communication hooks")
     group.addoption(
         "--impl",
@@ -50,7 +59,7 @@ def add_options(parser: pytest.Parser) -> None:
         "may be given several times. The suite imports and runs it",
     )
     group.addoption("--impl-python", metavar="PYTHON", help="interpreter that runs the ranks (default: this one)")
-    group.addoption("--world-size", default="1,2,3,4", metavar="LIST", help="sizes of the worlds (default: 1,2,3,4)")
+    group.addoption("--world-size", default=usual, metavar="LIST", help=f"sizes of the worlds (default: {usual})")
     group.addoption("--device", default="cpu", help="device type the ranks use (default: cpu)")
     group.addoption("--backend", help="backend of the process group (default: gloo on cpu, nccl on cuda)")
     group.addoption("--spec", metavar="VERSION", help="leave out clauses that the documentation brought later")
@@ -107,10 +116,21 @@ def read_options(config: pytest.Config) -> Options:
         ),
         world_sizes=_world_sizes(config.getoption("--world-size")),
         spec=spec,
-        report=Path(config.getoption("--report")),
+        report=_report_folder(config.getoption("--report")),
         deviations=None if deviations is None else Path(deviations),
         search=search,
     )
+
+
+def _report_folder(text: str) -> Path:
+    """The folder of the report: one that can be written, or made; better said before the run than after it."""
+    folder = Path(text)
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not place.is_dir():
+        raise pytest.UsageError(f"--report={text} cannot be a folder: {place} is a file")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise pytest.UsageError(f"--report={text} cannot be written: no permission to write to {place}")
+    return folder
 
 
 def _world_sizes(text: str) -> tuple[int, ...]:

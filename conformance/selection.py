@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from commhooks.adapters import DTYPES, Description
+from commhooks.adapters.adapter import POWERSGD_HOOKS
 from commhooks.conformance.marks import HALVES, Half
 
 # The arguments of a check that the plugin fills, in the order in which they stand in a check's id.
@@ -65,13 +66,23 @@ def rows(check: pytest.Item, names: Sequence[str], choice: Choice) -> list[tuple
 def hooks(description: Description, stateful: bool = False) -> list[str]:
     """The hooks that the clauses of every hook are checked with: each one, and each wrapper around allreduce_hook.
 
-    With ``stateful`` powerSGD_hook is among them.
+    With ``stateful`` both PowerSGD hooks are among them.
     """
     if description.hook is not None:
         return [description.hook]
     plain = ["allreduce_hook", *(half.hook for half in HALVES), "noop_hook"]
-    plain += ["powerSGD_hook"] if stateful else []
+    plain += POWERSGD_HOOKS if stateful else []
     return [*plain, *(f"{half.wrapper}(allreduce_hook)" for half in HALVES)]
+
+
+def parameters_of(item: pytest.Item) -> dict[str, Any]:
+    """The arguments of a check that the plugin has filled."""
+    return item.callspec.params  # type: ignore[attr-defined, no-any-return]
+
+
+def clauses_of(item: pytest.Item) -> list[str]:
+    """The ids of the clauses that a check verifies with its parameters."""
+    return clause_ids(item, parameters_of(item))
 
 
 def clause_ids(check: pytest.Item, parameters: Mapping[str, object]) -> list[str]:
@@ -83,7 +94,7 @@ def lacking(check: pytest.Item, parameters: Mapping[str, object], description: D
     """What a check needs with these parameters and the implementation does not offer."""
     wanted = [name for need in mark(check, "needs") for name in _names(_formatted(need, parameters))]
     wanted += _names(str(parameters.get("hook", ""))) + _names(str(parameters.get("dtype", "")))
-    wanted += ["PowerSGDState"] if "powerSGD_hook" in wanted else []
+    wanted += ["PowerSGDState"] if set(POWERSGD_HOOKS) & set(wanted) else []
     known = {*description.capabilities, description.hook}
     return [name for name in dict.fromkeys(wanted) if name not in known]
 

@@ -18,6 +18,9 @@ MEBIBYTE = 2**20
 # Six parameters of 64 numbers, two of which fill a bucket; the last one requires no gradient.
 SHAPES = ((8, 8),) * 6 + ((3,),)
 CAP = 400 / MEBIBYTE
+HOOK = "allreduce_hook"
+# Two of them fill the first bucket of 1 MiB, and the other three are in the second, of 25 MiB.
+LARGE = ((400, 400),) * 5
 ONCE = "sorted(sum(found, [])) == [0, 1, 2, 3, 4, 5]"
 ORDERS = ([2, 0, 3, 1, 5, 4, 6], [1, 4, 0, 5, 2, 3, 6], [5, 4, 3, 2, 1, 0, 6], [0, 1, 2, 3, 4, 5, 6])
 
@@ -80,7 +83,7 @@ def test_once(world: World) -> None:
 @worlds(2, 2)
 def test_contents(world: World) -> None:
     """buffer() has the rank's own gradients of the step, one parameter after the other, undivided."""
-    for rank in watch(world, hook="allreduce_hook"):
+    for rank in watch(world, hook=HOOK):
         for step, buckets in enumerate(rank.record["passes"][:-1]):
             local = given(rank.rank, step, SHAPES)
             for number, bucket in enumerate(buckets):
@@ -88,6 +91,16 @@ def test_contents(world: World) -> None:
                 where = f"buffer() of bucket {number} in step {step}"
                 place = f'{rank.place}["passes"][{step}][{number}]["buffer"]'
                 expect_array(rank.rank, where, bucket["buffer"], expected, place)
+
+
+@clauses("DDP-HOOK-NO-GRAD")
+@needs("DistributedDataParallel")
+@worlds(2, 2)
+def test_no_grad(world: World) -> None:
+    """When the hook is called, nothing that it does is recorded for a backward pass."""
+    for rank in watch(world):
+        for step in range(STEPS):
+            rank.expect_buckets(step, "records", "False: no gradients are recorded", "not any(found)", "grad mode")
 
 
 @clauses("DDP-BUCKET-PARAMETERS")
@@ -136,7 +149,7 @@ def test_gradients(world: World, case: str) -> None:
 @worlds(2, 3)
 def test_same_order(world: World) -> None:
     """All ranks have the same parameters in the same buckets, whichever gradients become ready first."""
-    first, *others = watch(world, hook="allreduce_hook")
+    first, *others = watch(world, hook=HOOK)
     for other in others:
         for step in range(STEPS):
             expect_members(other, step, members(first, step))
@@ -214,13 +227,29 @@ def test_sizes(world: World, case: str) -> None:
     if case == "with bucket_cap_mb":
         ranks, expected = watch(world), [2, 2, 2]
     else:
-        shapes, expected = ((400, 400),) * 5, [2, 3]
-        actions = [a_pass([1.0] * 5)] * 3
-        ranks = training.run(world, lambda _: actions, hook="unchanged", shapes=shapes, contents=False)
+        ranks, expected = large(world), [2, 3]
     for rank in ranks:
         for step in range(1, len(rank.record["notes"])):
             holds = f"[len(one) for one in found] == {expected}"
             rank.expect_buckets(step, "parameters", f"buckets of {expected} parameters", holds, "size")
+
+
+def large(world: World) -> list[Rank]:
+    """Three passes with five parameters of 625 KiB; the gradients are 1 on rank 0 and 2 on rank 1."""
+
+    def actions(rank: int) -> Sequence[training.Action]:
+        return [a_pass([1.0 + rank] * 5)] * 3
+
+    return training.run(world, actions, hook=HOOK, shapes=LARGE, contents=False, shared=True)
+
+
+@clauses("DDP-HOOK-RESULT")
+@needs("DistributedDataParallel", HOOK)
+@worlds(2, 2)
+def test_large_buckets(world: World) -> None:
+    """In buckets of more than 1 MiB, too, the gradients are what the hook gives."""
+    for rank in large(world):
+        rank.expect_gradients(2, [np.full(shape, 1.5) for shape in LARGE], "in step 2")
 
 
 @clauses("DDP-FIRST-PASS")

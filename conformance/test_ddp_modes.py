@@ -48,6 +48,23 @@ def test_no_sync(world: World, case: str) -> None:
         rank.expect_gradients(3, expected, "after the pass outside")
 
 
+@clauses("DDP-NO-SYNC")
+@needs("DistributedDataParallel", HOOK)
+@worlds(2, 2)
+@pytest.mark.parametrize("case", ["an inner one", "a failed one"])
+def test_no_sync_that_ended(world: World, case: str) -> None:
+    """After an inner no_sync() a pass is inside of the outer one still; after one that failed a pass is outside."""
+
+    def actions(rank: int) -> list[Action]:
+        return [forward(given(rank, 0), inside=case), backward(), NOTE, ZERO, a_pass(given(rank, 1))]
+
+    for rank in training.run(world, actions, hook=HOOK):
+        inside = case == "an inner one"
+        rank.expect_calls([0 if inside else 1, 1])
+        rank.expect_gradients(0, given(rank.rank, 0) if inside else mean_over(BOTH, 0), f"after {case}")
+        rank.expect_gradients(1, mean_over(BOTH, 1), "in the pass after that")
+
+
 @clauses("DDP-NO-SYNC-FORWARD")
 @needs("DistributedDataParallel", HOOK)
 @worlds(2, 2)

@@ -1,4 +1,4 @@
-"""How data-parallel training starts: what it broadcasts, refuses and saves, its group, and modes that it may lack."""
+"""How data-parallel training starts: what it broadcasts and refuses, its group, and modes that it may lack."""
 
 from __future__ import annotations
 
@@ -31,6 +31,19 @@ def test_group(world: World, case: str) -> None:
     for rank in training.run(world, lambda rank: [a_pass(given(rank, s)) for s in steps], group=members, hook=hook):
         for step in steps if rank.rank in members else []:
             rank.expect_gradients(step, mean_over(members, step), f"in step {step}")
+
+
+@clauses("DDP-GROUP")
+@needs("DistributedDataParallel", HOOK)
+@worlds(2, 2)
+@pytest.mark.parametrize("case", ["no hook", HOOK])
+def test_no_group(world: World, case: str) -> None:
+    """A model that is given no process group, and a hook with the state None, get the mean over the world."""
+    hook = "" if case == "no hook" else case
+    for rank in training.run(
+        world, lambda rank: [a_pass(given(rank, 0))], hook=hook, state_is_none=True, no_group=True
+    ):
+        rank.expect_gradients(0, mean_over(BOTH, 0), "without a process group")
 
 
 @clauses("DDP-GROUP-NONE")
@@ -71,16 +84,19 @@ def test_broadcast(world: World) -> None:
 @clauses("DDP-BROADCAST-BUFFERS")
 @needs("DistributedDataParallel")
 @worlds(2, 2)
-@pytest.mark.parametrize("case", ["by default", "broadcast_buffers is false"])
+@pytest.mark.parametrize("case", ["by default", "by default, whole numbers", "broadcast_buffers is false"])
 def test_broadcast_buffers(world: World, case: str) -> None:
-    """A forward pass starts with the buffers of rank 0, unless broadcast_buffers is false."""
+    """Each forward pass starts with the buffers of rank 0, unless broadcast_buffers is false."""
+    case, _, numbers = case.partition(",")
+    dtype = "int64" if numbers else "float64"
     options = {} if case == "by default" else {"broadcast_buffers": False}
 
     def actions(rank: int) -> list[Action]:
-        return [{"do": "set buffer", "value": 10.0 + rank}, a_pass(given(rank, 0))]
+        one = a_pass(given(rank, 0))
+        return [action for value in (10, 20, 30) for action in ({"do": "set buffer", "value": value + rank}, one)]
 
-    for rank in training.run(world, actions, buffers=np.zeros(3), options=options):
-        expected = np.full(3, 10.0 if case == "by default" else 10.0 + rank.rank)
+    for rank in training.run(world, actions, buffers=np.zeros(3, dtype), options=options):
+        expected = np.full(3, 30.0 if case == "by default" else 30.0 + rank.rank)
         where = f'{rank.place}["buffer"][-1]'
         expect_array(rank.rank, "the buffer that the pass used", rank.record["buffer"][-1], expected, where)
 
@@ -111,7 +127,7 @@ def test_same_model(world: World, case: str) -> None:
 
 def expect_refused(world: World, error: str, **arguments: Any) -> None:
     """Expects the construction of the wrapper to be an error on every rank."""
-    ranks = training.run(world, lambda _: [], catch_construction=True, limit=3.0, **arguments)
+    ranks = training.run(world, lambda _: [], catch_construction=True, limit=training.hang_limit(world), **arguments)
     world.close()
     for rank in ranks:
         found, text = rank.record["errors"][0]
@@ -124,16 +140,6 @@ def expect_refused(world: World, error: str, **arguments: Any) -> None:
                 place=f'{rank.place}["errors"][0][0]',
                 holds=f"found == {error!r}",
             )
-
-
-@clauses("DDP-STATE-DICT")
-@needs("DistributedDataParallel", HOOK)
-@worlds(1, 1)
-def test_state_dict(world: World) -> None:
-    """state_dict() has the model's names with the prefix "module." and nothing else."""
-    for rank in training.run(world, lambda _: [a_pass([1.0] * 3)], hook=HOOK, buffers=np.zeros(2)):
-        expected = ["module.w0", "module.w1", "module.w2", "module.shift"]
-        rank.expect("the names in state_dict()", rank.record["entries"], expected, '["entries"]', "names")
 
 
 @clauses("DDP-STATIC-GRAPH")
@@ -157,17 +163,28 @@ def test_static_graph(world: World, note: Callable[[str], None]) -> None:
 @clauses("DDP-JOIN")
 @needs("DistributedDataParallel", HOOK)
 @worlds(2, 2)
-def test_join(world: World, note: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("case", ["every parameter used", "unused parameters", "views"])
+def test_join(world: World, case: str, note: Callable[[str], None]) -> None:
     """Inside join() a rank that has run out of inputs contributes zeros, or join() is refused."""
+    options = {"unused parameters": {"find_unused_parameters": True}, "views": {"gradient_as_bucket_view": True}}
+
+    def local(rank: int, step: int) -> training.Gradients:
+        made = given(rank, step)
+        if case == "unused parameters":
+            made[0], made[2] = (made[0] if rank == 1 else None), None
+        return made
 
     def actions(rank: int) -> list[Action]:
-        return [a_pass(given(rank, step)) for step in range(1 + 2 * rank)]
+        return [a_pass(local(rank, step)) for step in range(1 + 2 * rank)]
 
-    for rank in training.run(world, actions, hook=HOOK, join=True):
+    for rank in training.run(world, actions, hook=HOOK, join=True, options=options.get(case, {})):
         if rank.record["errors"]:
             note(f"refused: {rank.record['errors'][0][0]}")
             continue
-        rank.expect_gradients(0, mean_over(BOTH, 0), "while both ranks have inputs")
-        for step in range(1, len(rank.record["notes"])):
-            halves = [np.asarray(one, np.float64) / 2 for one in given(1, step)]
-            rank.expect_gradients(step, halves, f"in step {step}, after rank 0 ran out of inputs,")
+        for step in range(len(rank.record["notes"])):
+            with_inputs = [0, 1] if step == 0 else [1]
+            sums = zip(*(local(one, step) for one in with_inputs), strict=True)
+            means = [sum(part for part in same if part is not None) / 2 for same in sums]
+            expected = [mean if made is not None else None for mean, made in zip(means, local(1, step), strict=True)]
+            when = "while both ranks have inputs" if step == 0 else "after rank 0 ran out of inputs"
+            rank.expect_gradients(step, expected, f"in step {step}, {when},")

@@ -11,7 +11,7 @@ import pytest
 from commhooks.conformance import inputs, training
 from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.expectations import expect_array, expect_equal
-from commhooks.conformance.expected import FloatArray, deviation, is_representable, mean, mean_bound
+from commhooks.conformance.expected import FloatArray, deviation, mean, mean_bound
 from commhooks.conformance.marks import claims, clauses, dtypes, every_hook, needs, worlds
 from commhooks.conformance.programs import ddp_training
 from commhooks.conformance.training import STEPS, a_pass, given, mean_over
@@ -30,26 +30,13 @@ SPECIAL = ("sparse embedding", "complex")
 SMALL = {"bucket_cap_mb": 60 / 2**20}
 
 
-def compare(world: World, model: str, hook: str = "", own: bool = False, **arguments: Any) -> None:
-    """Expects the gradients of the joined batch on each rank in each step, or with ``own`` those of its own part."""
-    results = world.run(ddp_training.compare_with_one_process, model=model, hook=hook, own=own, **arguments)
-    for rank, result in enumerate(results):
-        training.expect_registered(rank, result, hook)
-        for step, found in enumerate(result["found"]):
-            expected = results[rank if own else 0]["expected"][step]
-            if not is_representable(expected, "bfloat16").all():
-                raise RuntimeError(f"{model}, step {step}: the gradients are not exact in every dtype")
-            place = f'results[0][{rank}]["found"][{step}]'
-            expect_array(rank, f"the gradients of {model} in step {step}", found, expected, place)
-
-
 @clauses("DDP-MEAN")
 @needs("DistributedDataParallel")
 @worlds(2, 2)
 @pytest.mark.parametrize("case", [*MODELS, *SPECIAL])
 def test_models(world: World, case: str) -> None:
     """Without a hook a model has the gradients of the joined batch, in six steps."""
-    compare(world, case)
+    training.compare(world, case)
 
 
 @clauses("DDP-MEAN")
@@ -58,7 +45,7 @@ def test_models(world: World, case: str) -> None:
 @pytest.mark.parametrize("case", ["mlp", "sparse embedding", "mixed dtypes", "tied embedding"])
 def test_models_in_small_buckets(world: World, case: str) -> None:
     """The same with several buckets in flight and gradients that are views of them."""
-    compare(world, case, options={**SMALL, "gradient_as_bucket_view": True})
+    training.compare(world, case, options={**SMALL, "gradient_as_bucket_view": True})
 
 
 def random_gradients(world_size: int, step: int, dtype: str) -> FloatArray:
@@ -145,7 +132,7 @@ def test_allreduce_hook_as_no_hook(world: World, dtype: str, case: str) -> None:
 @pytest.mark.parametrize("case", MODELS)
 def test_hook(world: World, hook: str, case: str) -> None:
     """With each hook a model has the gradients of the joined batch, with noop_hook its own, in six steps."""
-    compare(world, case, hook, own=hook == "noop_hook", options=SMALL)
+    training.compare(world, case, hook, own=hook == "noop_hook", options=SMALL)
 
 
 @clauses("HOOK-KINDS")
@@ -155,7 +142,7 @@ def test_hook(world: World, hook: str, case: str) -> None:
 def test_hook_on_special_gradients(world: World, hook: str, case: str, note: Callable[[str], None]) -> None:
     """Sparse and complex gradients get their mean, or an error."""
     try:
-        compare(world, case, hook, own=hook == "noop_hook", options=SMALL)
+        training.compare(world, case, hook, own=hook == "noop_hook", options=SMALL)
     except (RankFailure, ClauseFailure) as failure:
         if not failure.kind.startswith("raises"):
             raise
@@ -170,7 +157,7 @@ def test_hook_on_special_gradients(world: World, hook: str, case: str, note: Cal
 @pytest.mark.parametrize("case", ["mlp", "convolutions", "mixed dtypes"])
 def test_hook_that_claims_a_mean(world: World, hook: str, case: str) -> None:
     """With a hook that claims to average a model has the gradients of the joined batch."""
-    compare(world, case, hook, options=SMALL)
+    training.compare(world, case, hook, options=SMALL)
 
 
 @clauses("HOOK-IN-DDP")
@@ -179,51 +166,41 @@ def test_hook_that_claims_a_mean(world: World, hook: str, case: str) -> None:
 @pytest.mark.parametrize("case", ["mlp", "convolutions"])
 def test_powersgd_before_it_compresses(world: World, case: str) -> None:
     """powerSGD_hook gives the gradients of the joined batch before its first compressed step."""
-    compare(world, case, "powerSGD_hook", state={"start_powerSGD_iter": 10})
+    training.compare(world, case, "powerSGD_hook", state={"start_powerSGD_iter": 10})
 
 
-@clauses("DDP-HOOK-RESULT")
-@needs("DistributedDataParallel")
+@clauses("HOOK-IN-DDP")
+@needs("DistributedDataParallel", "batched_powerSGD_hook", "PowerSGDState")
 @worlds(2, 2)
-@pytest.mark.parametrize("case", ["unchanged", "numbered", "numbered, views", "numbered, float64"])
-def test_hook_result(world: World, case: str) -> None:
-    """The gradients are what the hook's future holds, divided by nothing, also in a tensor of its own."""
-    options = {"gradient_as_bucket_view": True} if "views" in case else {}
-    kinds = ["float64" if "float64" in case else "float32"] * 3
-    hook = case.partition(",")[0]
-    for rank in training.run(
-        world, lambda rank: [a_pass(given(rank, step)) for step in range(3)], hook=hook, options=options, dtypes=kinds
-    ):
-        for step in range(3):
-            expected = given(rank.rank, step) if hook == "unchanged" else counted(rank, step)
-            rank.expect_gradients(step, expected, f"in step {step} with a hook that gives back {case}")
+@pytest.mark.parametrize("case", ["mlp", "convolutions"])
+def test_batched_powersgd_before_it_compresses(world: World, case: str) -> None:
+    """batched_powerSGD_hook, too, in several buckets."""
+    training.compare(world, case, "batched_powerSGD_hook", state={"start_powerSGD_iter": 10}, options=SMALL)
 
 
-def counted(rank: training.Rank, step: int) -> list[FloatArray]:
-    """1, 2, 3 and so on along each bucket, as gradients by parameter."""
-    lengths = [inputs.numel([shape]) for shape in training.SHAPES]
-    found: list[Any] = [None] * len(lengths)
-    for bucket in rank.record["passes"][step]:
-        start = 0
-        for place in bucket["parameters"]:
-            found[place] = np.arange(start + 1.0, start + 1.0 + lengths[place])
-            start += lengths[place]
-    return found
-
-
-@clauses("DDP-HOOK-AWAITED")
-@needs("DistributedDataParallel")
+@clauses("DDP-GRAD-KEPT")
+@needs("DistributedDataParallel", HOOK)
 @worlds(2, 2)
-@pytest.mark.parametrize("case", ["one bucket", "small buckets"])
-def test_late_results(world: World, case: str) -> None:
-    """When backward() returns, results that came late from another thread are in .grad."""
-    options = {} if case == "one bucket" else {"bucket_cap_mb": 4 / 2**20}
-    for rank in training.run(
-        world, lambda rank: [a_pass(given(rank, step)) for step in range(2)], hook="late_double", options=options
-    ):
-        for step in range(2):
-            expected = [2.0 * one for one in given(rank.rank, step)]
-            rank.expect_gradients(step, expected, f"in step {step}")
+@pytest.mark.parametrize("case", [HOOK, "no hook", "numbered"])
+def test_kept_gradients(world: World, case: str) -> None:
+    """Gradients of the first two steps that somebody keeps have the same values after two steps more."""
+    hook = "" if case == "no hook" else case
+    steps = [a_pass(given(0, step)) for step in range(2)]
+    more = [a_pass([7.0] * 3), a_pass([9.0] * 3)]
+    actions = [
+        steps[0],
+        {"do": "keep"},
+        *more,
+        {"do": "note kept"},
+        steps[1],
+        {"do": "keep"},
+        *more,
+        {"do": "note kept"},
+    ]
+    for rank in training.run(world, lambda _: actions, hook=hook):
+        noted = [note["values"] for step in (0, 3) for note in rank.record["notes"][step]]
+        for number, (found, expected) in enumerate(zip(rank.record["kept"], noted, strict=True)):
+            expect_array(rank.rank, f"kept gradient {number}", found, expected, f'{rank.place}["kept"][{number}]')
 
 
 @clauses("DDP-GRAD-LAYOUT")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from commhooks.conformance import averages, inputs
 from commhooks.conformance.expectations import (
+    advising,
     each_call,
     expect_agreement,
     expect_equal,
@@ -15,9 +17,9 @@ from commhooks.conformance.expectations import (
     expect_same,
     expect_unchanged,
 )
-from commhooks.conformance.marks import claims, clauses, dtypes, every_hook, unless
+from commhooks.conformance.marks import claims, clauses, dtypes, every_hook, needs, unless, worlds
 from commhooks.conformance.observations import Call, call_hook
-from commhooks.conformance.world import World
+from commhooks.conformance.world import Implementation, World
 
 REACH = 4
 # Seconds by which the last rank comes late, so that its peers cannot have their results before.
@@ -110,7 +112,9 @@ def test_random_state(world: World, hook: str, dtype: str) -> None:
     outcome = call_hook(world, hook, dtype, inputs.spread(world.size, 16, dtype, reach=REACH), watch_random=True)
     for rank, result in enumerate(outcome.results):
         place = f'results[0][{rank}]["random_untouched"]'
-        expect_equal(rank, "leaving the random states alone", result["random_untouched"], True, place, "random state")
+        name = "leaving the random states of Python, NumPy and the framework alone"
+        with advising("Draw from a generator of the hook's own, such as torch.Generator().manual_seed(step)."):
+            expect_equal(rank, name, result["random_untouched"], True, place, "random state")
 
 
 @every_hook
@@ -128,9 +132,12 @@ def test_repeat(world: World, hook: str, dtype: str) -> None:
 @clauses("HOOK-EARLIER-CALL")
 @dtypes("float32")
 def test_earlier_call(world: World, hook: str, dtype: str) -> None:
-    """A second call leaves the first one's result and buffer as they were."""
+    """The call for a second bucket of a pass leaves the first one's result and buffer as they were.
+
+    In the next pass a hook may use the memory of this one again, as data-parallel training does with its buckets.
+    """
     gradients = [inputs.spread(world.size, 33, dtype, seed=seed, reach=REACH) for seed in range(2)]
-    for call in call_hook(world, hook, dtype, *gradients, look_again=True).calls[0]:
+    for call in call_hook(world, hook, dtype, *gradients, one_pass=True, look_again=True).calls[0]:
         expect_unchanged(call, call.values, "later", "in the result of an earlier call")
         expect_unchanged(call, call.record["buffer_then"], "buffer", "in the buffer of an earlier call")
 
@@ -181,3 +188,25 @@ def test_sum(world: World, hook: str, dtype: str, case: str) -> None:
     """A hook that claims to sum gives the sum."""
     gradients = inputs.by_name(case, world.size, 96, dtype)
     averages.expect_sum(call_hook(world, hook, dtype, gradients).first, gradients, dtype)
+
+
+@every_hook
+@claims("mean")
+@needs("subgroups")
+@clauses("HOOK-MEAN")
+@dtypes("float32")
+@worlds(2)
+def test_mean_in_a_group(world: World, hook: str, dtype: str) -> None:
+    """A hook that claims to average, and to keep to its group, gives the mean over the group's ranks."""
+    averages.check_group(world, hook, dtype, list(range(1, world.size)))
+
+
+@every_hook
+@claims("lossy")
+@clauses("HOOK-LOSSY")
+@pytest.mark.parametrize("case", ["spread", "cancelling", "integers"])
+def test_lossy(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
+    """A hook that claims to average with a loss is as near to the mean as it says, but for the rounding."""
+    gradients = inputs.by_name(case, world.size, 96, dtype)
+    allowed = implementation.description.error * float(np.abs(gradients).max())
+    averages.expect_mean(call_hook(world, hook, dtype, gradients).first, gradients, dtype, allowed=allowed)

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from commhooks.conformance import laboratory
+import pytest
+
 from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.expectations import expect_same
-from commhooks.conformance.laboratory import PATIENCE, call_in_lab
-from commhooks.conformance.marks import clauses, dtypes, every_hook, needs, worlds
+from commhooks.conformance.laboratory import PATIENCE, at_leisure, call_in_lab, gradients
+from commhooks.conformance.marks import clauses, dtypes, every_hook, needs, stateful, worlds
 from commhooks.conformance.programs.lab import fail_in_backward
 from commhooks.conformance.world import World
 
 
 @every_hook
+@stateful
 @clauses("HOOK-FAILS")
 @dtypes("float32")
 @worlds(2, 3)
-def test_fails(lab: World, hook: str, dtype: str) -> None:
+@pytest.mark.parametrize("case", ["first collective", "last collective"])
+def test_fails(lab: World, hook: str, dtype: str, case: str) -> None:
     """A collective that fails on all ranks gives an error on all ranks, soon, or the right result in another way."""
-    steps = laboratory.gradients(lab, hook, dtype)
-    seen = call_in_lab(lab, hook, dtype, steps, {"fail_at": 0})
+    undisturbed = at_leisure(lab, hook, dtype)
+    last = max(len(undisturbed.log(0)) - 1, 0)
+    seen = call_in_lab(lab, hook, dtype, gradients(lab, dtype), {"fail_at": last if case.startswith("last") else 0})
     silent = [rank for rank, result in enumerate(seen.results) if result["failed"] and not result["error"]]
     late = [rank for rank, result in enumerate(seen.results) if result["error"] == "TimeoutError"]
     for rank in late:
@@ -34,12 +38,13 @@ def test_fails(lab: World, hook: str, dtype: str) -> None:
         )
     if silent:
         try:
-            expect_same(seen, call_in_lab(lab, hook, dtype, steps), "a run in which nothing fails")
+            expect_same(seen, undisturbed, "a run in which nothing fails")
         except ClauseFailure as wrong:
             raise ClauseFailure(
                 "swallowed",
                 f"rank {silent[0]}: a collective failed, and the hook gave a result without an error, a wrong one "
-                f"({wrong.message}). Look at the value of the collective's future in the callback, which raises then.",
+                f"({wrong.message}). Look at the value of the collective's future in the callback, which raises "
+                "then, and let the error go on.",
                 expected="an error",
                 found="a wrong result",
                 place=seen.place(silent[0], "error"),

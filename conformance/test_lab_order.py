@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from commhooks.conformance import laboratory
 from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.findings import BLOCKS, DEADLOCK
-from commhooks.conformance.laboratory import (
-    call_in_lab,
+from commhooks.conformance.laboratory import HELD, at_leisure, call_in_lab, gradients, with_reversed_completions
+from commhooks.conformance.laboratory_expectations import (
     expect_no_error,
     expect_nothing_found,
     expect_same_collectives,
@@ -16,9 +13,8 @@ from commhooks.conformance.laboratory import (
 from commhooks.conformance.marks import clauses, dtypes, every_hook, needs, stateful, worlds
 from commhooks.conformance.world import World
 
-LATE = 0.01
-HELD = 0.25
-DEADLOCK_AFTER = 0.4
+# Seconds for which a callback may wait while the others wait for its thread.
+DEADLOCK_AFTER = 0.05
 
 
 @every_hook
@@ -27,10 +23,8 @@ DEADLOCK_AFTER = 0.4
 @dtypes("float32")
 @worlds(2, 3)
 def test_order(lab: World, hook: str, dtype: str) -> None:
-    """With two buckets under way, and completions in another order on one rank, all ranks start the same."""
-    others: list[dict[str, Any]] = [{}] * (lab.size - 1)
-    each = [*others, {"completion_order": "reversed", "hold": HELD}]
-    seen = call_in_lab(lab, hook, dtype, laboratory.gradients(lab, hook, dtype, buckets=2), each=each)
+    """With three buckets under way, and completions in another order on one rank, all ranks start the same."""
+    seen = with_reversed_completions(lab, hook, dtype)
     expect_same_collectives(seen)
     expect_no_error(seen)
 
@@ -41,9 +35,10 @@ def test_order(lab: World, hook: str, dtype: str) -> None:
 @dtypes("float32")
 @worlds(2, 3)
 def test_no_blocking(lab: World, hook: str, dtype: str) -> None:
-    """With two buckets under way and one thread for all callbacks, no callback waits for a collective."""
-    options = {"callback_threads": "one", "delay": LATE, "deadlock_after": DEADLOCK_AFTER}
-    seen = call_in_lab(lab, hook, dtype, laboratory.gradients(lab, hook, dtype, buckets=2), options)
+    """With two buckets that complete in reverse, and one thread for all callbacks, no callback waits."""
+    order = {"completion_order": "reversed", "hold": HELD}
+    options = {**order, "callback_threads": "one", "deadlock_after": DEADLOCK_AFTER}
+    seen = call_in_lab(lab, hook, dtype, gradients(lab, dtype, buckets=2), options)
     advice = "Wait in the hook itself: where all callbacks share a thread, this one waits for ever."
     expect_nothing_found(seen, "blocks", advice, BLOCKS, DEADLOCK)
     expect_no_error(seen)
@@ -58,15 +53,7 @@ def test_no_blocking(lab: World, hook: str, dtype: str) -> None:
 def test_group(lab: World, hook: str, dtype: str) -> None:
     """With a subgroup as state no collective is started in a group that has other ranks."""
     members = list(range(1, lab.size))
-    seen = call_in_lab(
-        lab,
-        hook,
-        dtype,
-        laboratory.gradients(lab, hook, dtype),
-        group=members,
-        absent=(0,),
-        linger=0.0,
-    )
+    seen = call_in_lab(lab, hook, dtype, gradients(lab, dtype), group=members, absent=(0,))
     for rank in members:
         for entry in seen.log(rank):
             if not set(entry["group"]) <= set(members):
@@ -89,7 +76,7 @@ def test_group(lab: World, hook: str, dtype: str) -> None:
 @worlds(2, 3)
 def test_no_new_group(lab: World, hook: str, dtype: str) -> None:
     """Of three steps the second and the third make no process group."""
-    seen = call_in_lab(lab, hook, dtype, laboratory.gradients(lab, hook, dtype, steps=3))
+    seen = at_leisure(lab, hook, dtype)
     expect_no_error(seen)
     for rank, result in enumerate(seen.results):
         made = result["groups"][result["steps"][1][1] :]

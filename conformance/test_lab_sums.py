@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from commhooks.conformance import averages, inputs
-from commhooks.conformance.laboratory import call_in_lab, expect_no_error
+from commhooks.conformance.laboratory import call_in_lab
+from commhooks.conformance.laboratory_expectations import expect_no_error
 from commhooks.conformance.marks import Half, claims, clauses, dtypes, every_hook, needs, worlds
 from commhooks.conformance.world import World
 
@@ -64,6 +65,6 @@ def test_sum(lab: World, hook: str, dtype: str, case: str) -> None:
 
 
 def _calls(lab: World, hook: str, dtype: str, gradients: Any, case: str) -> Any:
-    seen = call_in_lab(lab, hook, dtype, [[gradients]], SUMS[case], shapes=[[[LENGTH]]])
+    seen = call_in_lab(lab, hook, dtype, [[gradients]], SUMS[case], shapes=[[[[LENGTH]]]])
     expect_no_error(seen)
     return seen.first

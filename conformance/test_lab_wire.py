@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from commhooks.conformance import inputs, laboratory
-from commhooks.conformance.cells import ClauseFailure
-from commhooks.conformance.laboratory import Seen, call_in_lab, expect_no_error
+from commhooks.conformance import inputs
+from commhooks.conformance.cells import ClauseFailure, Traffic
+from commhooks.conformance.laboratory import Seen, call_in_lab
+from commhooks.conformance.laboratory_expectations import expect_no_error
 from commhooks.conformance.marks import Half, clauses, dtypes, every_hook, needs, stateful, worlds
 from commhooks.conformance.world import World
 
 # Divides by the numbers of ranks and whatever a hook may fill up to, so that nobody has to fill up.
 LENGTH = 96
+# Large enough for a compressing hook to show what it saves.
+LAYER = [[64, 64], [64]]
+DTYPE_BYTES = 4
 # Enough for what a hook does every tenth step only.
 STEPS = 11
 
@@ -59,19 +63,20 @@ def test_noop(lab: World, dtype: str) -> None:
 @clauses("HOOK-TRAFFIC")
 @dtypes("float32")
 @worlds(2, 3)
-def test_traffic(lab: World, hook: str, dtype: str, note: Callable[[str], None]) -> None:
-    """Says how many collectives a step of one bucket starts, and how many bytes rank 0 gives to them."""
-    seen = call_in_lab(lab, hook, dtype, laboratory.gradients(lab, hook, dtype))
+def test_traffic(lab: World, hook: str, dtype: str, note: Callable[[Traffic], None]) -> None:
+    """Reports the collectives and bytes of a step of one bucket, a layer's weight and bias, after two such steps."""
+    length = inputs.numel(LAYER)
+    steps = [[inputs.spread(lab.size, length, dtype, seed=step, reach=4)] for step in range(3)]
+    seen = call_in_lab(lab, hook, dtype, steps, shapes=[[LAYER]] * len(steps))
     expect_no_error(seen)
     last = seen.log(0)[seen.results[0]["steps"][-1][0] :]
     sent = sum(int(entry["bytes"]) for entry in last)
-    plain = 4 * inputs.numel(laboratory.SHAPES[0])
-    note(f"collectives for each bucket: {len(last)}; bytes: {sent}, {sent / plain:.2f} of plain allreduce")
+    note(Traffic(collectives=len(last), bytes=sent, plain_bytes=length * DTYPE_BYTES))
 
 
 def _some_steps(lab: World, hook: str, dtype: str) -> Seen:
     steps = [[inputs.spread(lab.size, LENGTH, dtype, seed=step, reach=4)] for step in range(STEPS)]
-    seen = call_in_lab(lab, hook, dtype, steps, shapes=[[[LENGTH]]])
+    seen = call_in_lab(lab, hook, dtype, steps, shapes=[[[[LENGTH]]]] * STEPS)
     expect_no_error(seen)
     return seen
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.expectations import expect_array, expect_equal
-from commhooks.conformance.expected import Float64Array
-from commhooks.conformance.programs import ddp_passes
+from commhooks.conformance.expected import Float64Array, FloatArray, is_representable
+from commhooks.conformance.programs import ddp_passes, ddp_results, ddp_training
 from commhooks.conformance.world import World
 
 Action = dict[str, Any]
@@ -55,7 +57,7 @@ class Rank:
 
         Args:
             step: Number of the pass, as it was noted.
-            key: A key of ``programs.ddp_passes._note_bucket``.
+            key: A key of ``programs.given_model.note_bucket``.
             expected: What is expected, in words.
             holds: The condition, as a Python expression over ``found``, the list of what they say.
             kind: Kind of the failure.
@@ -99,6 +101,15 @@ def run(
     return [Rank(rank, results[rank], f"results[{program}][{rank}]") for rank in range(world.size)]
 
 
+def hang_limit(world: World) -> float:
+    """Seconds after which a program that takes milliseconds hangs: one, and more where the machine is busy."""
+    started = time.perf_counter()
+    for _ in range(3):
+        world.run(ddp_results.meet)
+    world.programs.clear()
+    return max(1.0, 30 * (time.perf_counter() - started))
+
+
 def given(rank: int, step: int, shapes: Sequence[Sequence[int]] = SHAPES, pairs: bool = False) -> Gradients:
     """Gradients that differ by rank, step and element: even numbers that any dtype holds, with exact means of two."""
     made = []
@@ -132,6 +143,81 @@ def backward(**more: Any) -> Action:
 
 NOTE: Action = {"do": "note"}
 ZERO: Action = {"do": "zero"}
+
+
+def compare(world: World, model: str, hook: str = "", own: bool = False, **arguments: Any) -> list[Mapping[str, Any]]:
+    """Expects the gradients of the joined batch on each rank in each step, or with ``own`` those of its own part.
+
+    Args:
+        world: The ranks.
+        model: A name of ``programs.ddp_models.make_model``.
+        hook: A hook's expression; none by default.
+        own: Each rank keeps its own gradients.
+        arguments: Other arguments of ``programs.ddp_training.compare_with_one_process``.
+
+    Returns:
+        What the ranks noted.
+    """
+    results: list[Mapping[str, Any]] = world.run(
+        ddp_training.compare_with_one_process, model=model, hook=hook, own=own, **arguments
+    )
+    for rank, result in enumerate(results):
+        expect_registered(rank, result, hook)
+        for step, found in enumerate(result["found"]):
+            expected = results[rank if own else 0]["expected"][step]
+            if not is_representable(expected, "bfloat16").all():
+                raise RuntimeError(f"{model}, step {step}: the gradients are not exact in every dtype")
+            place = f'results[0][{rank}]["found"][{step}]'
+            expect_array(rank, f"the gradients of {model} in step {step}", found, expected, place)
+    return results
+
+
+def expect_trained(
+    world: World,
+    hook: str,
+    features: FloatArray,
+    labels: npt.NDArray[np.int64],
+    hidden: int,
+    rate: float,
+    steps: int,
+    state: Mapping[str, Any] | None = None,
+) -> Sequence[Mapping[str, Any]]:
+    """Expects a network to learn nearly as well as in one process, and to have the same parameters on all ranks.
+
+    Args:
+        world: The ranks.
+        hook: A hook's expression.
+        features: See ``programs.ddp_training.train``, as for the other arguments.
+        labels: The class of each example.
+        hidden: Width of the hidden layers.
+        rate: Step length.
+        steps: How many steps.
+        state: Arguments of PowerSGDState.
+
+    Returns:
+        What the ranks noted.
+    """
+    task: dict[str, Any] = {"features": features, "labels": labels, "hidden": hidden, "rate": rate, "steps": steps}
+    results: list[Mapping[str, Any]] = world.run(ddp_training.train, hook=hook, state=state, **task)
+    for rank, result in enumerate(results):
+        expect_registered(rank, result, hook)
+        place = f"results[0][{rank}]"
+        expected = results[0]["parameters"]
+        name = "all parameters, compared with rank 0,"
+        expect_array(rank, name, result["parameters"], expected, f'{place}["parameters"]')
+        alone = results[0]["alone"]
+        allowed = alone + 0.2 * (result["start"] - alone)
+        if not result["loss"] <= allowed:
+            raise ClauseFailure(
+                "loss",
+                f"rank {rank}: training brought the loss from {result['start']:.3g} to {result['loss']:.3g}, "
+                f"in one process to {alone:.3g}",
+                expected=f"at most {allowed:.3g}",
+                found=f"{result['loss']:.3g}",
+                place=f'{place}["loss"]',
+                holds=f"found <= {allowed!r}",
+            )
+    return results
 
 
 def expect_registered(rank: int, result: Mapping[str, Any], hook: str) -> None:

@@ -18,7 +18,7 @@ Clauses:
     HOOK-RANDOM-STATE (SHOULD, 1.11): The global random states of Python, NumPy and the framework are as before the
         call.
     HOOK-REPEAT (SHOULD, 1.11): The same gradients and a fresh state give the same bits again.
-    HOOK-EARLIER-CALL (MUST, 1.11): A call leaves the buffers and results of earlier, completed calls alone.
+    HOOK-EARLIER-CALL (MUST, 1.11): A call leaves the buffers and results of the pass's earlier, completed calls alone.
     HOOK-IN-FLIGHT (MUST, 1.11): With two buckets under way at once, each gets the result that it gets alone.
     HOOK-LENGTHS (MUST, 1.11): A hook works for a bucket of any length from one element on, with 0-dimensional and
         empty parameters in it.
@@ -32,6 +32,8 @@ Clauses:
         division and of a sum in any order in the bucket's dtype.
     HOOK-SUM (MUST, 1.11): A hook that claims to sum gives the sum over the ranks, within the rounding of a sum in any
         order in the bucket's dtype.
+    HOOK-LOSSY (MUST, 1.11): A hook that claims to average with a loss misses the mean, in its first step, by no more
+        than the claimed share of the bucket's largest gradient on any rank.
     HOOK-LATE (MUST, 1.11): However late collectives complete, and whichever rank is slow, the result is the same bits:
         nothing is read before the collective that writes it is complete.
     HOOK-ANY-ORDER (MUST, 1.11): With several buckets under way the results are the same bits in whatever order
@@ -47,6 +49,16 @@ Clauses:
     HOOK-NO-NEW-GROUP (MUST, 1.11): After its first step a hook makes no process group: each is there to the end of
         the program, and its making waits for all ranks.
     HOOK-IDLE (SHOULD, 1.11): While a hook waits for a slow rank, it leaves the processor to others.
+    HOOK-LETS-RUN (SHOULD, 1.11): While a hook waits for a slow rank, other Python threads run: it does not hold the
+        interpreter lock.
+    HOOK-MEMORY (SHOULD, 1.11): The memory that a hook and its state keep does not grow from step to step: buckets and
+        results of earlier steps are let go.
+    HOOK-REBUILT (MUST, 1.11): When buckets are laid out anew after the first step, in another number and with other
+        lengths, a hook goes on with the new ones.
+    HOOK-RESUMES (MUST, 1.11): With a pickled copy of its state, a hook that claims to allow that goes on with the same
+        bits as with the state itself.
+    HOOK-NONFINITE (MUST, 1.11): With an infinity or NaN on one rank, all ranks start the same collectives, and either
+        all raise or all have numbers that are not finite at the same places.
     HOOK-FAILS (MUST, 1.11): When a collective fails on every rank, the hook or its future raises on every rank, unless
         the hook gets the same result in another way.
     HOOK-TRAFFIC (MAY, 1.11): How many collectives and bytes a step takes is up to the hook; it is reported.

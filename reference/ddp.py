@@ -82,7 +82,7 @@ class DistributedDataParallel(nn.Module):
             the rounding of one division and of a sum in any order, for parameters of any shape, layout and dtype.
         DDP-AGREE (MUST, 1.11): Without a hook the gradients of all ranks are the same, bit for bit.
         DDP-GROUP (MUST, 1.11): With a subgroup as process_group the mean is taken over its members alone, and the
-            divisor is its size.
+            divisor is its size; without process_group it is taken over the world.
         DDP-BUCKET-ONCE (MUST, 1.11): In each synchronised pass each parameter that required a gradient at construction
             is in one bucket, once, and no other is in any.
         DDP-BUCKET-CONTENTS (MUST, 1.11): buffer() holds the rank's own gradients of this pass when the hook is called,
@@ -118,6 +118,8 @@ class DistributedDataParallel(nn.Module):
         DDP-VIEW (MUST, 1.11): With gradient_as_bucket_view .grad shares the memory of the bucket, from the first
             pass on.
         DDP-VIEW-SAME (MUST, 1.11): The gradients with and without gradient_as_bucket_view are the same, bit for bit.
+        DDP-GRAD-KEPT (SHOULD, 1.11): Without gradient_as_bucket_view a gradient that somebody keeps when .grad is set
+            to None stays as it is.
         DDP-GRAD-LAYOUT (MUST, 1.11): The gradient of a parameter that is dense in memory has the parameter's strides,
             channels_last for one.
         DDP-SPARSE (MUST, 1.11): A sparse gradient is alone in its bucket, buffer() is sparse, and the result is a
@@ -127,11 +129,29 @@ class DistributedDataParallel(nn.Module):
         DDP-SECOND-BACKWARD (SHOULD, 1.11): A second backward pass without a forward pass in between does not call the
             hook and adds the local gradient.
         DDP-TWO-MODELS (MUST, 1.11): Two models whose passes are interleaved get the gradients that each gets alone.
+        DDP-MODES (MUST, 1.11): In any two of these modes together the gradients are the mean of what each rank has
+            accumulated: views, small buckets, unused and frozen parameters, several dtypes, channels_last, buffers, two
+            models, no_sync, two forward passes, a second backward pass, a forward pass under no_grad, gradients kept
+            from the step before, a subgroup.
         DDP-NO-GRAD (SHOULD, 1.11): A forward pass under torch.no_grad() has no effect on the next backward pass.
+        DDP-COMPILED (SHOULD, 2.0): A model that torch.compile has compiled, alone or with the wrapper, gets the
+            gradients of the plain one through the hook, which gets each parameter once in a pass.
+        DDP-AUTOCAST (MUST, 1.11): If the forward pass ran under torch.autocast, buckets and gradients have the dtypes
+            of the parameters all the same, and the gradients are the mean.
+        DDP-MIXED-PRECISION (MAY, 2.1): With mixed_precision, where there is such an argument, a hook is refused, or the
+            gradients are what it gives.
+        DDP-LOSS-SCALE (SHOULD, 1.11): With the loss multiplied by a power of two the gradients are multiplied by it,
+            bit for bit, with each of the hooks here, as long as no number leaves the normal range.
+        DDP-MEMORY (SHOULD, 1.11): After a step nothing of a bucket's size is in memory but parameters, gradients, the
+            bucket's buffer, and with error feedback the error that powerSGD_hook and batched_powerSGD_hook keep.
         DDP-LIFETIME (MUST, 1.11): When the wrapper is dropped, it, the hook and its state are freed.
         DDP-UNWRAPPED (SHOULD, 1.11): When the wrapper is dropped, the model's gradients are local ones again.
         DDP-STATE-DICT (MUST, 1.11): state_dict() has the model's entries with the prefix "module.", and nothing of
             the hook.
+        DDP-LOAD-STATE-DICT (MUST, 1.11): load_state_dict() sets parameters and buffers to what state_dict() gave, and
+            the next gradients are right.
+        DDP-ARGUMENTS (MUST, 1.11): The model gets all arguments of the wrapper's call, and what it returns is returned.
+        DDP-EVAL (SHOULD, 1.11): train() and eval() reach the model, and passes in eval mode are synchronised too.
         DDP-STATIC-GRAPH (MAY, 1.11): static_graph is refused at construction, or gives the same gradients.
 
     Example:
@@ -288,7 +308,12 @@ class DistributedDataParallel(nn.Module):
                 one on.
             DDP-GROUP-NONE (SHOULD, 1.11): On a model with a subgroup the state None, which stands for the world in
                 the averaging hooks, is warned of or refused, unless the mean is then taken over the subgroup.
+            DDP-BUILT-IN (SHOULD, 1.11): Where there is _register_builtin_comm_hook, ALLREDUCE and FP16_COMPRESS give
+                what allreduce_hook and fp16_compress_hook give, bit for bit.
+            DDP-BUILT-IN-ONCE (SHOULD, 1.11): After a built-in hook a registration is a RuntimeError, and so is a
+                built-in hook after a registration; the first hook stays active.
             DDP-HOOK-STATE (MUST, 1.11): The hook gets the very state object that was registered.
+            DDP-HOOK-NO-GRAD (SHOULD, 1.11): The hook is called with the recording of gradients off.
             DDP-HOOK-RESULT (MUST, 1.11): The gradients after backward are the value of the hook's future, bit for bit,
                 divided by nothing.
             DDP-HOOK-AWAITED (MUST, 1.11): backward() returns when the results of all buckets are in .grad, however late

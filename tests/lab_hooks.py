@@ -166,4 +166,6 @@ def call_one(rank: int, world: int, hook, options: Options, members: Sequence[in
     return Seen() if members and rank not in members else call(hook, options, group, members and len(members))
 
 
-LATE = Options(delay=0.01, patience=0.6, deadlock_after=0.3)
+LATE = Options(delay=0.01, patience=5.0, deadlock_after=0.3)
+# For ranks that wait in vain.
+IMPATIENT = Options(delay=0.01, patience=0.6)

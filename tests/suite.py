@@ -8,9 +8,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from commhooks.conformance.report.document import read_report
+from commhooks.conformance.cells import ImplementationResult
+from commhooks.conformance.report.document import Report, read_report
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -30,24 +30,29 @@ class Finished:
     folder: Path
 
     @property
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """The report, checked against the schema."""
         return read_report(self.folder / "report.json")
 
-    def implementation(self, name: str) -> dict[str, Any]:
+    def implementation(self, name: str) -> ImplementationResult:
         """What the report says about one implementation."""
-        return next(one for one in self.report["implementations"] if one["name"] == name)
+        return next(one for one in self.report.implementations if one.name == name)
 
 
 def run_suite(
-    *arguments: str, folder: Path, cwd: Path = ROOT, environment: Mapping[str, str] | None = None, timeout: float = 580
+    *arguments: str,
+    folder: Path,
+    checks: str = "",
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    timeout: float = 580,
 ) -> Finished:
-    """Runs ``pytest conformance`` with arguments; the report goes to a folder."""
+    """Runs ``pytest conformance`` with arguments, or some of its ``checks``; the report goes to a folder."""
     command: Sequence[str] = [
         sys.executable,
         "-m",
         "pytest",
-        str(ROOT / "conformance"),
+        str(ROOT / "conformance" / checks),
         f"--rootdir={ROOT}",
         "-p",
         "no:cacheprovider",

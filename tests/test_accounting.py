@@ -10,7 +10,7 @@ from commhooks.conformance.accounting import Account
 from commhooks.conformance.cells import Failure, ImplementationResult
 from commhooks.conformance.clauses import all_clauses
 from commhooks.conformance.deviations import FOLDER, Deviation, deviations_of, read_deviations
-from commhooks.conformance.report.terminal import clause_states
+from commhooks.conformance.report.scores import clause_states
 
 WRONG_DTYPE = Failure("dtype", "the dtype is float16")
 RECORD = Deviation("FP16-WRAPPER-DTYPE", {"dtype": ("float32", "float64")}, ("dtype",), "it stays float16")
@@ -28,7 +28,7 @@ def test_recorded_failure_deviates(account: Account) -> None:
     state = account.failed(["FP16-WRAPPER-DTYPE"], "check", {"dtype": "float32"}, WRONG_DTYPE, 0.1)
     assert state == "deviation"
     assert account.result.cells[0].reason == "it stays float16"
-    account.close(complete=True)
+    account.close(complete=True, clauses=all_clauses())
     assert account.result.stale == []
 
 
@@ -58,17 +58,26 @@ def test_pass_where_a_deviation_is_recorded_fails(account: Account) -> None:
 def test_record_that_matches_nothing_is_stale(account: Account) -> None:
     """Only a complete run can say that a record matches nothing."""
     account.passed(["FP16-DTYPE"], "check", {"dtype": "float32"}, 0.1)
-    account.close(complete=False)
+    account.close(complete=False, clauses=all_clauses())
     assert account.result.stale == []
-    account.close(complete=True)
+    account.close(complete=True, clauses=all_clauses())
     assert len(account.result.stale) == 1
     assert "FP16-WRAPPER-DTYPE" in account.result.stale[0]
+
+
+def test_record_of_what_is_not_checked_is_not_stale() -> None:
+    """A run that leaves the clause out, or that is on another device, says nothing about its record."""
+    result = ImplementationResult("some", "some.module", "1.0", "torch", "3.11", "cpu", "gloo")
+    on_cuda = Deviation("FP16-DTYPE", {"device": ("cuda",)}, ("dtype",), "it stays float16")
+    account = Account(result, [RECORD, on_cuda])
+    account.close(complete=True, clauses=["FP16-DTYPE"])
+    assert result.stale == []
 
 
 def test_record_of_cells_that_did_not_run_is_not_stale(account: Account) -> None:
     """A record whose cells could not run says nothing about itself."""
     account.left_out(["FP16-WRAPPER-DTYPE"], "check", {"dtype": "float32"}, "not run", "no device")
-    account.close(complete=True)
+    account.close(complete=True, clauses=all_clauses())
     assert account.result.stale == []
 
 

@@ -51,6 +51,8 @@ def folder(tmp_path: Path) -> Path:
         (["--impl=leaves.py"], ["SystemExit: bye"]),
         (["--impl=torch", "--device=abacus"], ["unknown device 'abacus'"]),
         (["--impl=torch", "--backend=pigeons"], ["unknown backend 'pigeons'", "gloo"]),
+        (["--impl=torch", "--report=leaves.py"], ["--report=leaves.py", "is a file"]),
+        (["--impl=torch", "--report=leaves.py/deep/report"], ["--report=leaves.py/deep/report", "leaves.py is a file"]),
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else None,
 )
@@ -70,9 +72,9 @@ def test_missing_devices_are_not_run(tmp_path: Path) -> None:
     finished = run_suite(
         "--impl=torch", "--device=cuda", "--world-size=2", "-q", "-k", "test_noop", folder=tmp_path / "report"
     )
-    cells = finished.implementation("torch")["cells"]
-    assert {cell["state"] for cell in cells} == {"not run"}
-    assert all("needs" in cell["reason"] for cell in cells)
+    cells = finished.implementation("torch").cells
+    assert {cell.state for cell in cells} == {"not run"}
+    assert all("needs" in cell.reason for cell in cells)
     assert "not run" in finished.output
     assert finished.status == 0
 
@@ -95,7 +97,6 @@ def test_stale_records_fail_the_run(tmp_path: Path) -> None:
     wanted = {"torch": ["NOOP-BUFFER", "FP16-WRAPPER-DTYPE", "NOOP-ALONE"]}
     finished = run_suite(
         "--impl=torch",
-        "--world-size=1,2",
         f"--deviations={record}",
         "-q",
         "-p",
@@ -105,8 +106,8 @@ def test_stale_records_fail_the_run(tmp_path: Path) -> None:
     )
     assert finished.status == 1
     found = finished.implementation("torch")
-    failures = {(cell["clause"], cell["failure"]["kind"]) for cell in found["cells"] if cell["state"] == "fail"}
+    failures = {(cell.clause, cell.failure.kind) for cell in found.cells if cell.state == "fail"}
     assert ("NOOP-BUFFER", "stale record") in failures
     assert ("FP16-WRAPPER-DTYPE", "dtype") in failures
-    assert any("NOOP-ALONE" in sentence and "matches no cell" in sentence for sentence in found["stale"])
+    assert any("NOOP-ALONE" in sentence and "matches no cell" in sentence for sentence in found.stale)
     assert "1 stale record" in finished.output

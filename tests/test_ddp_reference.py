@@ -1,79 +1,41 @@
 """The reference's DistributedDataParallel does what its clauses say, and what torch's own does where that is right.
 
-Each case runs on two ranks, with its assertions on the ranks. One pair of processes runs all cases of a kind, so a case
-costs milliseconds.
+Each case runs on two ranks, with its assertions on the ranks.
 """
 
 from __future__ import annotations
 
 import copy
-import datetime
 import functools
 import importlib
-import inspect
-import multiprocessing
-import pickle
-import time
-import traceback
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
+from ddp_models import (
+    Branches,
+    Complex,
+    Embedded,
+    MixedDtypes,
+    OddShapes,
+    OrderByRank,
+    Tied,
+    conv,
+    inputs_of,
+    mlp,
+    rows_of,
+    small,
+)
 from torch import nn
 from torch.futures import Future
+from two_ranks import Case, run_on_two_ranks
 
 from commhooks.reference.bucket import GradBucket
 from commhooks.reference.bucketing import assign_to_buckets
 from commhooks.reference.ddp import DistributedDataParallel
-from commhooks.reference.default_hooks import allreduce_hook, fp16_compress_wrapper
-from commhooks.reference.registration import check_hook
+from commhooks.reference.default_hooks import allreduce_hook
 
-SECONDS = 40
-
-
-# Two ranks, and the cases they run.
-
-
-def run_on_two_ranks(cases: dict[str, Callable[[int], None]], folder: Path) -> dict[str, str]:
-    """Runs all cases one after the other on two ranks; gives what went wrong on either rank, by case."""
-    context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=_run_cases, args=(rank, cases, folder), daemon=True) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    deadline = time.monotonic() + SECONDS
-    for process in ranks:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
-            process.kill()
-    faults: dict[str, str] = {}
-    for rank in range(2):
-        outcomes = {path.stem: pickle.loads(path.read_bytes()) for path in folder.glob(f"{rank}/*.pickle")}
-        for name in cases:
-            fault = outcomes.get(name, "the rank died or ran out of time")
-            if fault is not None:
-                faults[name] = f"{faults.get(name, '')}rank {rank}: {fault}\n"
-    return faults
-
-
-def _run_cases(rank: int, cases: dict[str, Callable[[int], None]], folder: Path) -> None:
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=10))
-    (folder / str(rank)).mkdir()
-    for name, case in cases.items():
-        torch.manual_seed(0)
-        fault = None
-        try:
-            case(rank)
-        except BaseException:
-            fault = traceback.format_exc()
-        (folder / str(rank) / f"{name}.pickle").write_bytes(pickle.dumps(fault))
-    dist.destroy_process_group()
-
-
-Case = Callable[[int], None]
 CASES: dict[str, Case] = {}
 
 
@@ -88,121 +50,6 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     # torch's own wrapper imports the compiler when it first runs; once here instead of once on each rank.
     importlib.import_module("torch._dynamo")
     return run_on_two_ranks(CASES, tmp_path_factory.mktemp("ranks"))
-
-
-# Models and hooks.
-
-
-class Embedded(nn.Module):
-    def __init__(self, sparse: bool) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(20, 6, sparse=sparse)
-        self.linear = nn.Linear(6, 3)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return self.linear(self.embedding(rows))
-
-
-class Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(5, 5)
-        self.second = nn.Linear(5, 5)
-        self.second.weight = self.first.weight
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.second(self.first(x).tanh())
-
-
-class MixedDtypes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.in_single, self.in_double, self.in_half = (
-            nn.Linear(5, 5),
-            nn.Linear(5, 5).double(),
-            nn.Linear(5, 5).bfloat16(),
-        )
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.in_half(self.in_double(self.in_single(x).double()).bfloat16())
-
-
-class OddShapes(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor(0.5))
-        self.empty = nn.Parameter(torch.empty(0, 4))
-        self.lone_empty = nn.Parameter(torch.empty(0, 4, dtype=torch.float64))
-        self.transposed = nn.Parameter(torch.randn(4, 5).t())
-        self.linear = nn.Linear(5, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        nothing = self.empty.sum() + self.lone_empty.sum()
-        return self.linear(x + (x @ self.transposed).mean() * self.scale) + nothing
-
-
-class Complex(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.randn(5, 3, dtype=torch.complex64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.view_as_real((x * 1j + x.square()) @ self.weight)
-
-
-class Branches(nn.Module):
-    """Uses a different layer on each rank, and never the last one."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of_rank = nn.ModuleList([nn.Linear(3, 3, bias=False) for _ in range(2)])
-        self.shared = nn.Linear(3, 3, bias=False)
-        self.never = nn.Linear(3, 3, bias=False)
-
-    def forward(self, x: torch.Tensor, branch: int) -> torch.Tensor:
-        return self.shared(self.of_rank[branch](x))
-
-
-class OrderByRank(nn.Module):
-    """Applies its layers in another order than that of their definition, and on rank 1 in a third one."""
-
-    def __init__(self, rank: int) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList([nn.Linear(30, 30) for _ in range(4)])
-        self.order = [2, 0, 3, 1] if rank == 0 else [1, 3, 0, 2]
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.order:
-            x = self.layers[layer](x)
-        return x
-
-
-def mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(40, 60), nn.ReLU(), nn.Linear(60, 60), nn.ReLU(), nn.Linear(60, 7))
-
-
-def conv() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3), nn.Flatten(), nn.Linear(100, 5)
-    )
-
-
-def small() -> nn.Module:
-    return nn.Linear(3, 2, bias=False)
-
-
-def inputs_of(shape: tuple[int, ...], step: int, rank: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(100 * step + rank))
-
-
-def rows_of(step: int, rank: int) -> torch.Tensor:
-    return torch.randint(20, (8,), generator=torch.Generator().manual_seed(100 * step + rank))
-
-
-def done(value: object) -> Future[torch.Tensor]:
-    future: Future[torch.Tensor] = Future()
-    future.set_result(value)
-    return future
 
 
 def recording(log: list[GradBucket], contents: list[torch.Tensor] | None = None) -> Callable[..., Future[torch.Tensor]]:
@@ -406,151 +253,6 @@ def test_a_bucket_is_closed_when_it_has_its_cap() -> None:
     parameters = [single, single, double, single, single, double, single]
     buckets = assign_to_buckets(parameters, [6, 5, 4, 3, 2, 1, 0], frozenset({4}), first_cap=4, cap=8)
     assert buckets == [[6], [5], [4], [2], [3, 1], [0]]
-
-
-# Registration.
-
-
-def test_what_cannot_be_called_with_two_arguments_is_a_type_error() -> None:
-    for hook in (
-        3,
-        None,
-        "hook",
-        lambda: None,
-        lambda state: None,
-        lambda a, b, c: None,
-        lambda *, state, bucket: None,
-    ):
-        with pytest.raises(TypeError, match="hook"):
-            check_hook(hook)
-
-
-def _annotated(bucket: object, returned: object) -> Callable[..., object]:
-    def hook(state, bucket):  # type: ignore[no-untyped-def]
-        raise AssertionError
-
-    hook.__annotations__ = {
-        key: value
-        for key, value in {"bucket": bucket, "return": returned}.items()
-        if value is not inspect.Signature.empty
-    }
-    return hook
-
-
-@pytest.mark.parametrize(
-    ("bucket", "returned"),
-    [
-        (int, Future[torch.Tensor]),
-        (torch.Tensor, inspect.Signature.empty),
-        ("int", "Future[torch.Tensor]"),
-        (GradBucket, int),
-        (GradBucket, Future),
-        (GradBucket, Future[list]),
-        (GradBucket, torch.Tensor),
-        ("GradBucket", "Future[int]"),
-        (GradBucket, None),
-    ],
-)
-def test_wrong_annotations_are_a_value_error(bucket: object, returned: object) -> None:
-    with pytest.raises(ValueError, match="must be annotated"):
-        check_hook(_annotated(bucket, returned))
-
-
-class _Callable:
-    def __call__(self, state: object, bucket: GradBucket) -> Future[torch.Tensor]:
-        raise AssertionError
-
-    def method(self, state: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-        raise AssertionError
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [
-        allreduce_hook,
-        fp16_compress_wrapper(allreduce_hook),
-        lambda state, bucket: None,
-        lambda anything, b: None,
-        lambda *arguments: None,
-        functools.partial(lambda option, state, bucket: None, 1),
-        functools.partial(lambda state, bucket, option: None, option=1),
-        _Callable(),
-        _Callable().method,
-        _annotated("dist.GradBucket", "torch.futures.Future[torch.Tensor]"),
-        _annotated("GradBucket", "Future[torch.Tensor]"),
-        _annotated("cannot.be.Found", "Future[torch.Tensor]"),
-        _annotated(dist.GradBucket | GradBucket, Future[torch.Tensor]),
-        _annotated(dist.GradBucket, inspect.Signature.empty),
-    ],
-)
-def test_these_hooks_are_accepted(hook: Callable[..., object]) -> None:
-    check_hook(hook)
-
-
-# What a hook gives back.
-
-
-def _raises(state: object, bucket: GradBucket) -> Future[torch.Tensor]:
-    raise KeyError("the hook's own text")
-
-
-def _fails(error: Exception) -> Callable[..., Future[torch.Tensor]]:
-    def hook(state: object, bucket: GradBucket) -> Future[torch.Tensor]:
-        future: Future[torch.Tensor] = Future()
-        future.set_exception(error)
-        return future
-
-    return hook
-
-
-def _fails_in_then(state: object, bucket: GradBucket) -> Future[torch.Tensor]:
-    def callback(_: Future[torch.Tensor]) -> torch.Tensor:
-        raise ValueError("the callback's own text")
-
-    return allreduce_hook(None, bucket).then(callback)
-
-
-WRONG: dict[str, tuple[Callable[..., object], type[BaseException], str]] = {
-    "none": (lambda s, b: None, RuntimeError, "must return a torch.futures.Future of one tensor, got None"),
-    "tensor": (lambda s, b: b.buffer(), RuntimeError, r"got a tensor of shape \(6,\)"),
-    "int": (lambda s, b: 7, RuntimeError, "got int 7"),
-    "string": (lambda s, b: "text", RuntimeError, "got str 'text'"),
-    "future_of_none": (lambda s, b: done(None), RuntimeError, r"must hold a tensor of shape \(6,\).* got None"),
-    "future_of_list": (lambda s, b: done([b.buffer()]), RuntimeError, "got list"),
-    "collective": (
-        lambda s, b: dist.all_reduce(b.buffer(), async_op=True).get_future(),
-        RuntimeError,
-        "bucket 0: the future must hold .* got list",
-    ),
-    "shorter": (lambda s, b: done(torch.zeros(5)), RuntimeError, r"got a tensor of shape \(5,\)"),
-    "shorter_view": (lambda s, b: done(b.buffer()[:5]), RuntimeError, r"got a tensor of shape \(5,\)"),
-    "longer": (lambda s, b: done(torch.zeros(7)), RuntimeError, r"got a tensor of shape \(7,\)"),
-    "two_dimensions": (lambda s, b: done(torch.zeros(2, 3)), RuntimeError, r"got a tensor of shape \(2, 3\)"),
-    "half": (lambda s, b: done(b.buffer().half()), RuntimeError, "torch.float32 .* got .*torch.float16"),
-    "strided": (lambda s, b: done(torch.zeros(12)[::2]), RuntimeError, "not contiguous"),
-    "offset": (lambda s, b: done(torch.zeros(12)[6:]), RuntimeError, "starts at element 6"),
-    "device": (lambda s, b: done(torch.zeros(6, device="meta")), RuntimeError, "on cpu.* on meta"),
-    "sparse": (lambda s, b: done(torch.zeros(6).to_sparse()), RuntimeError, "sparse"),
-    "never": (lambda s, b: Future(), RuntimeError, r"did not complete within 0\.1 s"),
-    "raises": (_raises, KeyError, "the hook's own text"),
-    "set_exception": (_fails(OSError("disk full")), RuntimeError, "OSError: disk full"),
-    "then_raises": (_fails_in_then, RuntimeError, "the callback's own text"),
-}
-
-
-def _wrong_result(hook: Callable[..., object], error: type[BaseException], text: str, rank: int) -> None:
-    model = DistributedDataParallel(small(), hook_timeout=0.1 if "0\\.1" in text else 5)
-    model.register_comm_hook(None, hook)
-    with pytest.raises(error, match=text) as caught:
-        model(torch.ones(1, 3)).sum().backward()
-    if caught.type is RuntimeError and hook is not _raises:
-        assert getattr(hook, "__qualname__") in str(caught.value)  # noqa: B009
-    with pytest.raises(RuntimeError, match="an earlier backward pass failed"):
-        model(torch.ones(1, 3))
-
-
-for _name, (_hook, _error, _text) in WRONG.items():
-    CASES[f"wrong_{_name}"] = functools.partial(_wrong_result, _hook, _error, _text)
 
 
 @pytest.mark.parametrize("name", CASES)

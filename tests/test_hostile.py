@@ -55,29 +55,29 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 def test_culprit_is_named(name: str, finished: Finished) -> None:
     """The failed cell says what happened, on which rank and where."""
     kinds, words = EXPECTED[name]
-    cells = finished.implementation(f"{HOOKS}:{name}")["cells"]
-    assert [cell["state"] for cell in cells] == ["fail"], cells
-    failure = cells[0]["failure"]
-    assert failure["kind"] in kinds
+    cells = finished.implementation(f"{HOOKS}:{name}").cells
+    assert [cell.state for cell in cells] == ["fail"], cells
+    failure = cells[0].failure
+    assert failure.kind in kinds
     for word in words:
-        assert word in failure["message"]
+        assert word in failure.message
 
 
 def test_the_run_goes_on(finished: Finished) -> None:
     """The right hook, which comes last, passes, and the run fails because of the others."""
-    cells = finished.implementation(f"{HOOKS}:right")["cells"]
-    assert [cell["state"] for cell in cells] == ["pass"]
+    cells = finished.implementation(f"{HOOKS}:right").cells
+    assert [cell.state for cell in cells] == ["pass"]
     assert finished.status == 1
 
 
 def test_stack_is_shown(finished: Finished) -> None:
     """A rank that hangs leaves its Python stack, with the line of the hook in it."""
-    failure = finished.implementation(f"{HOOKS}:hangs_in_python")["cells"][0]["failure"]
-    assert "hostile_hooks.py" in failure["details"]
+    failure = finished.implementation(f"{HOOKS}:hangs_in_python").cells[0].failure
+    assert "hostile_hooks.py" in failure.details
 
 
 def test_output_is_kept_from_the_end(finished: Finished) -> None:
     """A rank that prints without end is cut to the end of what it printed."""
-    failure = finished.implementation(f"{HOOKS}:prints_without_end")["cells"][0]["failure"]
-    assert "still here" in failure["details"]
-    assert len(failure["details"]) < 100_000
+    failure = finished.implementation(f"{HOOKS}:prints_without_end").cells[0].failure
+    assert "still here" in failure.details
+    assert len(failure.details) < 100_000

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from lab_hooks import (
+    IMPATIENT,
     LATE,
     RIGHT,
     call,
@@ -96,7 +97,7 @@ def test_full_precision_on_the_wire(tmp_path: Path) -> None:
 def test_default_group_under_a_subgroup(tmp_path: Path) -> None:
     """The log has the wrong group, and the collective fails in bounded time; the right hook stays in its group."""
     members = [0, 1]
-    for seen in values(on_ranks(3, tmp_path, call_one, default_group, LATE, members))[:2]:
+    for seen in values(on_ranks(3, tmp_path, call_one, default_group, IMPATIENT, members))[:2]:
         assert {entry.group for entry in seen.log.entries} == {(0, 1, 2)}
         assert "some rank did not take part within 0.6 s" in seen.errors[0]
     for seen in values(on_ranks(3, tmp_path, call_one, allreduce_hook, LATE, members))[:2]:
@@ -105,7 +106,7 @@ def test_default_group_under_a_subgroup(tmp_path: Path) -> None:
 
 def test_a_skipped_collective(tmp_path: Path) -> None:
     """The waiting rank fails in bounded time, and the logs side by side show where they part."""
-    first, second = values(on_ranks(2, tmp_path, call_one, skips_on_rank_1, LATE))
+    first, second = values(on_ranks(2, tmp_path, call_one, skips_on_rank_1, IMPATIENT))
     assert len(first.errors) == 1
     assert second.errors == []
     texts = [[entry.text for entry in seen.log.entries] for seen in (first, second)]

@@ -58,7 +58,7 @@ def test_wheel_has_all_files(installed: Installed) -> None:
     names = set(zipfile.ZipFile(installed.wheel).namelist())
     for package in ("reference", "adapters", "conformance", "bench"):
         for path in (ROOT / package).rglob("*"):
-            if path.suffix in (".py", ".toml", ".json", ".ini") or path.name == "py.typed":
+            if path.suffix in (".py", ".toml", ".json", ".ini", ".html", ".css", ".js") or path.name == "py.typed":
                 assert f"commhooks/{path.relative_to(ROOT).as_posix()}" in names
     assert not any(name.startswith(("tests/", "commhooks/tests")) for name in names)
 
@@ -75,7 +75,7 @@ def test_check_works_outside_the_checkout(installed: Installed) -> None:
     output = installed.run("commhooks", "check", "--impl=torch", "--world-size=1,2", "-q", "-k", "test_noop")
     assert "cells in" in output
     report = read_report(installed.folder / "report" / "report.json")
-    assert {cell["state"] for cell in report["implementations"][0]["cells"]} == {"pass"}
+    assert {cell.state for cell in report.implementations[0].cells} == {"pass"}
 
 
 def test_one_hook_in_five_lines(installed: Installed) -> None:

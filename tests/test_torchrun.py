@@ -19,10 +19,10 @@ def test_two_processes(tmp_path: Path) -> None:
     command += ["-p", "no:cacheprovider", "-k", "test_noop or (test_allreduce and test_group)", f"--report={tmp_path}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    cells = read_report(tmp_path / "report.json")["implementations"][0]["cells"]
-    states = {cell["configuration"]["world_size"]: set() for cell in cells}
+    cells = read_report(tmp_path / "report.json").implementations[0].cells
+    states = {cell.configuration["world_size"]: set() for cell in cells}
     for cell in cells:
-        states[cell["configuration"]["world_size"]].add((cell["state"], cell.get("reason", "")))
+        states[cell.configuration["world_size"]].add((cell.state, cell.reason))
     assert states == {
         "1": {("pass", "")},
         "2": {("pass", "")},

@@ -74,11 +74,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 @pytest.mark.parametrize("name", RIGHT)
 def test_right_hook_passes(name: str, finished: Finished) -> None:
     """Nothing is held against it, and only what it claims is asked of it."""
-    cells = finished.implementation(f"{HOOKS}:{name}")["cells"]
-    assert {cell["state"] for cell in cells} <= {"pass", "unsupported"}, [
-        (cell["clause"], cell["failure"]["message"]) for cell in cells if cell["state"] == "fail"
+    cells = finished.implementation(f"{HOOKS}:{name}").cells
+    assert {cell.state for cell in cells} <= {"pass", "unsupported"}, [
+        (cell.clause, cell.failure.message) for cell in cells if cell.state == "fail"
     ]
-    passed = {cell["clause"] for cell in cells if cell["state"] == "pass"}
+    passed = {cell.clause for cell in cells if cell.state == "pass"}
     assert {"HOOK-LATE", "HOOK-ANY-ORDER", "HOOK-ORDER", "HOOK-NO-BLOCKING", "HOOK-FAILS", "HOOK-TRAFFIC"} <= passed
 
 
@@ -86,16 +86,16 @@ def test_right_hook_passes(name: str, finished: Finished) -> None:
 def test_wrong_hook_fails(name: str, finished: Finished) -> None:
     """The clause fails for the reason that it should, and the message says what to do."""
     clause, kind, words = WRONG[name]
-    cells = finished.implementation(f"{HOOKS}:{name}")["cells"]
-    failures = [cell["failure"] for cell in cells if cell["clause"] == clause and cell["state"] == "fail"]
-    assert kind in {failure["kind"] for failure in failures}, failures
-    assert any(words in failure["message"] for failure in failures if failure["kind"] == kind), failures
+    cells = finished.implementation(f"{HOOKS}:{name}").cells
+    failures = [cell.failure for cell in cells if cell.clause == clause and cell.state == "fail"]
+    assert kind in {failure.kind for failure in failures}, failures
+    assert any(words in failure.message for failure in failures if failure.kind == kind), failures
 
 
 def test_script_shows_the_failure_again(finished: Finished) -> None:
     """The script of a failure in the laboratory fails too: it needs commhooks, but not the suite."""
-    cells = finished.implementation(f"{HOOKS}:largest_part_first")["cells"]
-    script = next(cell["failure"]["script"] for cell in cells if cell["state"] == "fail")
+    cells = finished.implementation(f"{HOOKS}:largest_part_first").cells
+    script = next(cell.failure.script for cell in cells if cell.state == "fail")
     done = subprocess.run([sys.executable, finished.folder / script], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "the failure shows" in done.stdout
@@ -103,7 +103,7 @@ def test_script_shows_the_failure_again(finished: Finished) -> None:
 
 def test_claims_decide_what_is_checked(finished: Finished) -> None:
     """A mean is asked only of who claims it, and so are a sum, agreement and the group."""
-    clauses = {name: {cell["clause"] for cell in finished.implementation(f"{HOOKS}:{name}")["cells"]} for name in RIGHT}
+    clauses = {name: {cell.clause for cell in finished.implementation(f"{HOOKS}:{name}").cells} for name in RIGHT}
     assert {name for name in RIGHT if "HOOK-SUM" in clauses[name]} == {"sums"}
     assert {name for name in RIGHT if "HOOK-AGREE" not in clauses[name]} == {"gossips"}
     averaging = {"averages", "synchronous", "gathers", "scatters_and_gathers", "by_way_of_the_first_rank"}

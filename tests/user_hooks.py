@@ -102,7 +102,9 @@ class Residuals:
 
 def keeps_what_it_lost(state, bucket):
     buffer = bucket.buffer()
-    wanted = buffer + state.lost.get(bucket.index(), 0)
+    lost = state.lost.get(bucket.index())
+    # Buckets are laid out anew after the first step.
+    wanted = buffer + lost if lost is not None and lost.shape == buffer.shape else buffer.clone()
     sent = wanted.bfloat16()
     state.lost[bucket.index()] = wanted - sent.to(buffer.dtype)
     work = dist.all_reduce(sent.div_(dist.get_world_size(state.group)), group=state.group, async_op=True)

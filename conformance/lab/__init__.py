@@ -22,6 +22,7 @@ Where things lie:
 - ``options.py``: the options, and what is drawn from the seed.
 - ``log.py``: what is written down; ``conformance/findings.py``: the comparison of logs.
 - ``process_group.py``: what each collective gives, overwrites and computes; ``issuing.py``: how one starts.
+- ``messages.py``: sends and receives.
 - ``transport.py``: moves data over gloo and finds ranks that issued different collectives.
 - ``sums.py``: reductions in a chosen order and precision.
 - ``completion.py``: when, in which order and on which thread collectives complete; finds deadlocks.

@@ -19,7 +19,7 @@ _APART = 0.002
 # Once somebody waits, nothing more is expected to be issued, and nothing is held back for longer than this.
 _SETTLED = 0.002
 # A callback that does not wait for a future or a work, but computes or polls, gets so much more time.
-_PATIENCE_WITH_BUSY = 10
+_PATIENCE_WITH_BUSY = 40
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""How a process group of the laboratory issues a collective, and sends and receives."""
+"""How a process group of the laboratory issues a collective."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from commhooks.conformance.findings import WRITTEN
@@ -20,7 +17,7 @@ from .log import Entry, Recorder
 from .options import Options
 from .poison import fill, same_bits, untouched
 from .transport import DTYPES, Call, Transport
-from .work import Callback, LabWork
+from .work import Callback, LabWork, user_code
 
 
 @dataclass(frozen=True)
@@ -120,17 +117,17 @@ class Issuer:
             splits: How many elements are for each rank, if that may differ.
         """
         everything = [*given, *outputs]
-        _refuse_what_it_cannot(operation, everything)
-        self._be_slow()
+        refuse_what_it_cannot(operation, everything)
+        self.be_slow()
         laboratory = self.laboratory
         payload = _flat(given, everything)
-        snapshot = _Snapshot(given, outputs, payload)
+        snapshot = Snapshot(given, outputs, payload)
         with self._lock:
             if self._session != laboratory.session:
                 self._session, self.sequence = laboratory.session, 0
             sequence = self.sequence
             self.sequence += 1
-            entry = self._write_down(operation, given, everything, sequence, reduce_op, root, elements)
+            entry = self.write_down(operation, given, everything, sequence, reduce_op, root, elements)
             work = LabWork(entry, outputs if value is None else value, laboratory.recorder)
             laboratory.completer.issued()
             if laboratory.options.fill:
@@ -146,7 +143,7 @@ class Issuer:
                     return
 
                 def deliver() -> None:
-                    self._look_at_tensors(entry, outputs if filled else (), snapshot)
+                    self.look_at_tensors(entry, outputs if filled else (), snapshot)
                     for output, result in zip(outputs, results, strict=True):
                         output.data.copy_(result.view(output.shape))
 
@@ -162,64 +159,14 @@ class Issuer:
                 self.coalescing.append(work)
         return work
 
-    def send(self, tensor: torch.Tensor, to: int, tag: int) -> LabWork:
-        """Starts to send; the rank and the tag are the group's."""
-        _refuse_what_it_cannot("send", [tensor])
-        self._be_slow()
-        payload = tensor.detach().reshape(-1).clone()
-        snapshot = _Snapshot([tensor], [], payload)
-        entry = self._write_down("send", [tensor], [tensor], -1, "", to, None)
-        work = LabWork(entry, [tensor], self.laboratory.recorder)
-        moving = self.transport.gloo.send([payload], to, tag)  # type: ignore[attr-defined]
-        self.laboratory.completer.issued()
-        self._when_moved(work, moving, lambda: self._look_at_tensors(entry, [], snapshot))
-        return work
-
-    def receive(self, tensor: torch.Tensor, source: int | None, tag: int) -> LabWork:
-        """Starts to receive, from any rank if ``source`` is None."""
-        _refuse_what_it_cannot("recv", [tensor])
-        self._be_slow()
-        arriving = torch.empty(tensor.shape, dtype=tensor.dtype)
-        entry = self._write_down("recv", [], [tensor], -1, "", -1 if source is None else source, None)
-        work = LabWork(entry, [tensor], self.laboratory.recorder)
-        filled = self.laboratory.options.fill
-        gloo: Any = self.transport.gloo
-        moving = gloo.recv_anysource([arriving], tag) if source is None else gloo.recv([arriving], source, tag)
-
-        self.laboratory.completer.issued()
-        if filled:
-            fill(tensor)
-
-        def deliver() -> None:
-            self._look_at_tensors(entry, [tensor] if filled else [], None)
-            work.source = moving._source_rank() if source is None else source
-            tensor.data.copy_(arriving)
-
-        self._when_moved(work, moving, deliver)
-        return work
-
-    def _when_moved(self, work: LabWork, moving: dist.Work, deliver: Callable[[], None]) -> None:
-        patience = timedelta(seconds=self.patience)
-
-        def wait() -> None:
-            error = None
-            try:
-                moving.wait(patience)
-            except Exception as failure:
-                error = f"{work.entry.text}: {type(failure).__name__}: {str(failure).splitlines()[0]}"
-            self.laboratory.completer.arrived(work, deliver, error, work)
-
-        if self.coalescing is not None:
-            self.coalescing.append(work)
-        threading.Thread(target=wait, name=f"lab-{work.entry.operation}", daemon=True).start()
-
-    def _be_slow(self) -> None:
+    def be_slow(self) -> None:
+        """Waits, if this rank is slow to issue what comes next."""
         laboratory = self.laboratory
         pause = laboratory.options.slowness(laboratory.rank, laboratory.recorder.issued)
         if pause:
             time.sleep(pause)
 
-    def _write_down(
+    def write_down(
         self,
         operation: str,
         given: Sequence[torch.Tensor],
@@ -229,6 +176,7 @@ class Issuer:
         root: int,
         elements: int | None,
     ) -> Entry:
+        """Enters what comes next in the log."""
         callback = Callback.current()
         number_given = sum(tensor.numel() for tensor in given)
         shown = number_given if elements is None else elements
@@ -247,10 +195,12 @@ class Issuer:
                 peer=self.ranks[root] if root >= 0 else None,
                 thread=threading.current_thread().name,
                 callback_of=callback.entry.number if callback is not None else None,
+                place=user_code(),
             )
         )
 
-    def _look_at_tensors(self, entry: Entry, filled: Sequence[torch.Tensor], snapshot: _Snapshot | None) -> None:
+    def look_at_tensors(self, entry: Entry, filled: Sequence[torch.Tensor], snapshot: Snapshot | None) -> None:
+        """Looks, before it completes, whether somebody wrote to its tensors, of which some outputs are ``filled``."""
         found = self.laboratory.recorder.find
         if not all(untouched(output) for output in filled):
             found(WRITTEN, f"number {entry.number}, {entry.text}: its output was written to before it had completed")
@@ -258,7 +208,7 @@ class Issuer:
             found(WRITTEN, f"number {entry.number}, {entry.text}: its input was written to before it had completed")
 
 
-class _Snapshot:
+class Snapshot:
     """The inputs of a collective as they were when it was issued, leaving out those that it overwrites itself."""
 
     def __init__(self, given: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], payload: torch.Tensor) -> None:
@@ -281,7 +231,8 @@ def _flat(given: Sequence[torch.Tensor], everything: Sequence[torch.Tensor]) -> 
     return torch.cat([tensor.detach().reshape(-1) for tensor in given])
 
 
-def _refuse_what_it_cannot(operation: str, tensors: Sequence[torch.Tensor]) -> None:
+def refuse_what_it_cannot(operation: str, tensors: Sequence[torch.Tensor]) -> None:
+    """Raises ValueError for tensors that the laboratory cannot move."""
     for tensor in tensors:
         if tensor.layout != torch.strided or tensor.device.type != "cpu":
             raise ValueError(

@@ -26,6 +26,7 @@ class Entry:
         peer: The root or the other rank, numbered as in the world; None where there is none.
         thread: Name of the thread that issued it.
         callback_of: If it was issued inside a completion callback, the number of the collective that had completed.
+        place: The line of code that issued it, such as "hooks.py:12 in my_hook".
     """
 
     number: int
@@ -39,6 +40,7 @@ class Entry:
     peer: int | None
     thread: str
     callback_of: int | None
+    place: str
 
     @property
     def text(self) -> str:

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from . import sums
+from . import messages, sums
 from .arguments import Tensors, elements_in, first, listed, reduction_of, root_of, split_as
 from .issuing import Arrived, Issuer, Laboratory
 from .work import LabWork, WorkOfMany
@@ -251,15 +251,15 @@ class LabProcessGroup(dist.ProcessGroup):
 
     def send(self, tensors: Sequence[torch.Tensor], dst: int, tag: int = 0) -> LabWork:
         """Sends a tensor to a rank of the group."""
-        return self._issuer.send(tensors[0], dst, tag)
+        return messages.send(self._issuer, tensors[0], dst, tag)
 
     def recv(self, tensors: Sequence[torch.Tensor], src: int, tag: int = 0) -> LabWork:
         """Receives a tensor from a rank of the group."""
-        return self._issuer.receive(tensors[0], src, tag)
+        return messages.receive(self._issuer, tensors[0], src, tag)
 
     def recv_anysource(self, tensors: Sequence[torch.Tensor], tag: int = 0) -> LabWork:
         """Receives a tensor from any rank of the group."""
-        return self._issuer.receive(tensors[0], None, tag)
+        return messages.receive(self._issuer, tensors[0], None, tag)
 
     def _start_coalescing(self, device: torch.device) -> None:
         self._issuer.coalescing = []

@@ -17,12 +17,17 @@ from commhooks.conformance.findings import BLOCKS
 from .log import Entry, Recorder
 
 _TORCH = Path(torch.__file__).parent
-# Code that a wait passes through; the line before it is the one that waits.
+# Code that a collective or a wait passes through; the line before it is the one that starts it, or waits.
 _IN_BETWEEN = (
     str(Path(__file__).parent),
+    str(Path(__file__).parents[2] / "adapters" / "torch_collectives.py"),
     str(_TORCH / "futures"),
     str(_TORCH / "distributed" / "distributed_c10d.py"),
     str(_TORCH / "distributed" / "c10d_logger.py"),
+    str(_TORCH / "distributed" / "_functional_collectives.py"),
+    str(_TORCH / "distributed" / "nn"),
+    str(_TORCH / "autograd"),
+    str(_TORCH / "_ops.py"),
     str(_TORCH / "utils" / "_contextlib.py"),
     contextlib.__file__,
 )
@@ -90,7 +95,7 @@ class Callback:
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
         """Writes down that the callback waits, for as long as it does."""
-        self.waits_for = f"waits for {what} at {_user_code()}"
+        self.waits_for = f"waits for {what} at {user_code()}"
         number, text = self.entry.number, self.entry.text
         self._recorder.find(BLOCKS, f"a callback of number {number}, {text}, {self.waits_for}")
         try:
@@ -241,8 +246,8 @@ def watch_futures() -> None:
     torch._C.Future.wait = wait  # type: ignore[method-assign, assignment]
 
 
-def _user_code() -> str:
-    """The innermost line that is not only passed through by a wait: ``hooks.py:12 in my_hook``."""
+def user_code() -> str:
+    """The innermost line that is not only passed through: ``hooks.py:12 in my_hook``."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_IN_BETWEEN):
         frame = frame.f_back

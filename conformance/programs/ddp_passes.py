@@ -1,8 +1,4 @@
-"""Forward and backward passes of data-parallel training, with gradients that are given as numbers.
-
-The model's output is the sum over its parameters of parameter times given number; so the local gradient of each
-parameter is what was given, bit for bit, in any dtype, and becomes ready in an order that can be chosen.
-"""
+"""Forward and backward passes of data-parallel training, with gradients that are given as numbers."""
 
 from __future__ import annotations
 
@@ -10,13 +6,19 @@ import contextlib
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
-
-import numpy as np
 
 from commhooks.adapters import Adapter
 from commhooks.adapters.adapter import Array
+from commhooks.conformance.programs.given_model import (
+    flat_values,
+    given_model,
+    note_bucket,
+    note_gradients,
+    note_ready,
+    tensor_like,
+)
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -34,6 +36,7 @@ def run_passes(
     hook: str = "",
     group: Sequence[int] | None = None,
     alone: bool = False,
+    no_group: bool = False,
     state_is_none: bool = False,
     models: int = 1,
     join: bool = False,
@@ -50,19 +53,22 @@ def run_passes(
         actions: Each a mapping; ``do`` says what, ``model`` with which model (0): "zero" sets the gradients to None;
             "forward" runs the model with ``gradients`` (one for each parameter, None leaves it out; ``order``: the
             order in which they become ready) and keeps the output under ``to``; "backward" starts at the outputs in
-            ``of``; "note" notes the gradients; "pass" does all four; "register" registers ``hook``; "set buffer" fills
-            the model's buffer with ``value``. ``inside`` has "forward" or "backward" run inside no_sync(). ``no_grad``:
-            the forward pass runs without gradients. ``retain``: the graph is kept. With ``catch`` an exception is noted
-            instead of raised.
+            ``of``, multiplied by ``scale`` (1); "note" notes the gradients; "pass" does all four; "register" registers
+            ``hook``; "set buffer" fills the model's buffer with ``value``; "keep" keeps the gradients as they are, and
+            "note kept" notes those that were kept. ``inside`` has "forward" or "backward" run inside no_sync(): see
+            ``_no_sync``. ``no_grad``: the forward pass runs without gradients. ``retain``: the graph is kept. With
+            ``catch`` an exception is noted instead of raised.
         shapes: Shapes of the parameters.
         dtypes: Their dtypes; float32 by default.
         channels_last: Parameters of four dimensions have the layout channels_last.
         frozen: Places of parameters that require no gradient.
         buffers: Values of a buffer, which the output has added; none by default.
         start: Values of the parameters; ones by default.
-        hook: "" for none, "sum unchanged" and so on: see ``_inner``; else a hook's expression. Each call is noted.
+        hook: "" for none, "unchanged" and so on: see ``_inner``; "built-in" and a name for one of the framework's
+            own, whose calls cannot be noted; else a hook's expression. Each call is noted.
         group: Ranks of the process group; all by default. Other ranks do nothing.
         alone: Each rank has a group of its own.
+        no_group: The wrapper is given None as its process group.
         state_is_none: The hook gets None for a state instead of what the adapter makes for the process group.
         models: How many models.
         join: All actions are done inside join(); a refusal is noted under ``errors``.
@@ -73,28 +79,28 @@ def run_passes(
         late: Seconds that this rank waits before the first action.
 
     Returns:
-        ``passes``: for each "note" the calls of the hook since the one before, see ``_note_bucket``; ``courses``: the
+        ``passes``: for each "note" the calls of the hook since the one before, see ``note_bucket``; ``courses``: the
         same with the gradients that became ready, as words such as "gradient 3" and "hook 0". ``notes``: for each
-        "note" the gradients by place, see ``_note_gradients``. ``errors``: for each "catch" type and text, empty if
+        "note" the gradients by place, see ``note_gradients``. ``errors``: for each "catch" type and text, empty if
         nothing was raised. ``parameters`` and ``buffer``: values after construction; the buffer's at the end too.
-        ``entries``: the names in state_dict(). ``warnings``: texts of the warnings of registration.
+        ``entries``: the names in state_dict(). ``warnings``: texts of the warnings of registration. ``kept``: values of
+        the gradients that were kept.
     """
     torch = adapter.framework()
     ranks = list(range(adapter.place.world_size)) if group is None else list(group)
     process_group = adapter.group(ranks)
     if alone:
         process_group = [adapter.group([rank]) for rank in ranks][adapter.place.rank]
-    record: Record = {"passes": [[]], "courses": [[]], "notes": [], "errors": [], "warnings": []}
+    record: Record = {"passes": [[]], "courses": [[]], "notes": [], "kept": [], "errors": [], "warnings": []}
     if adapter.place.rank not in ranks:
         adapter.barrier()
         return record
     wrapped = []
     for _ in range(models):
-        model = _given_model(
-            adapter, shapes, dtypes or ["float32"] * len(shapes), channels_last, frozen, buffers, start
-        )
+        model = given_model(adapter, shapes, dtypes or ["float32"] * len(shapes), channels_last, frozen, buffers, start)
         try:
-            wrapped.append(adapter.data_parallel(model, seconds, process_group=process_group, **(options or {})))
+            given_group = None if no_group else process_group
+            wrapped.append(adapter.data_parallel(model, seconds, process_group=given_group, **(options or {})))
         except Exception as error:
             if not catch_construction:
                 raise
@@ -102,11 +108,11 @@ def run_passes(
             return record
     everyone = [list(one.module.parameters()) for one in wrapped]
     for number, parameters in enumerate(everyone):
-        _note_ready(record, parameters)
+        note_ready(record, parameters)
         if hook:
             _register(adapter, record, wrapped[number], number, hook, process_group, state_is_none, contents)
-    record["parameters"] = [_values(adapter, one) for one in everyone[0]]
-    record["buffer"] = [_values(adapter, one) for one in wrapped[0].module.buffers()]
+    record["parameters"] = [flat_values(adapter, one) for one in everyone[0]]
+    record["buffer"] = [flat_values(adapter, one) for one in wrapped[0].module.buffers()]
     record["entries"] = list(wrapped[0].state_dict())
     outputs: dict[str, Any] = {}
     time.sleep(late)
@@ -127,7 +133,7 @@ def run_passes(
                 error_noted = [type(error).__name__, str(error)]
             if action.get("catch"):
                 record["errors"].append(error_noted)
-    record["buffer"] += [_values(adapter, one) for one in wrapped[0].module.buffers()]
+    record["buffer"] += [flat_values(adapter, one) for one in wrapped[0].module.buffers()]
     adapter.barrier()
     return record
 
@@ -143,8 +149,11 @@ def _act(
     record: Record,
     process_group: object,
 ) -> None:
-    inside = wrapped.no_sync if action.get("inside") else contextlib.nullcontext
     do = action["do"]
+    if do == "keep":
+        outputs["kept"] = [parameter.grad for parameter in parameters]
+    if do == "note kept":
+        record["kept"] += [flat_values(adapter, kept) for kept in outputs["kept"]]
     if do == "register":
         _register(adapter, record, wrapped, number, action["hook"], process_group, False, True)
     if do == "set buffer":
@@ -155,20 +164,34 @@ def _act(
             parameter.grad = None
     if do in ("forward", "pass"):
         given = [
-            None if values is None else _complex_tensor(adapter, values, parameter)
+            None if values is None else tensor_like(adapter, values, parameter)
             for values, parameter in zip(action["gradients"], parameters, strict=True)
         ]
         order = list(action.get("order", range(len(parameters))))
-        with inside(), torch.no_grad() if action.get("no_grad") else contextlib.nullcontext():
+        with _no_sync(wrapped, action), torch.no_grad() if action.get("no_grad") else contextlib.nullcontext():
             outputs[action.get("to", "out")] = wrapped(given, order)
     if do in ("backward", "pass"):
         loss = sum(outputs[name] for name in action.get("of", ["out"]))
-        with inside():
-            loss.backward(retain_graph=bool(action.get("retain")))
+        with _no_sync(wrapped, action):
+            (loss * action.get("scale", 1.0)).backward(retain_graph=bool(action.get("retain")))
     if do in ("note", "pass"):
-        record["notes"].append(_note_gradients(adapter, parameters))
+        record["notes"].append(note_gradients(adapter, parameters))
         record["passes"].append([])
         record["courses"].append([])
+
+
+@contextlib.contextmanager
+def _no_sync(wrapped: Any, action: Mapping[str, Any]) -> Iterator[None]:
+    """Runs an action inside no_sync(), if it says ``inside``: also "an inner one" that has ended, or "a failed one"."""
+    inside = action.get("inside")
+    if inside == "a failed one":
+        with contextlib.suppress(LookupError), wrapped.no_sync():
+            raise LookupError("the reason why a pass inside no_sync() ended early")
+    with wrapped.no_sync() if inside in (True, "an inner one") else contextlib.nullcontext():
+        if inside == "an inner one":
+            with wrapped.no_sync():
+                pass
+        yield
 
 
 def _register(
@@ -181,12 +204,16 @@ def _register(
     state_is_none: bool,
     contents: bool,
 ) -> None:
+    kind, _, name = hook.partition(" ")
+    if kind == "built-in":
+        wrapped._register_builtin_comm_hook(getattr(adapter.framework().distributed.BuiltinCommHookType, name))
+        return
     state = None if state_is_none else adapter.state(hook, process_group)
     called = _inner(adapter, hook)
     places = {id(parameter): place for place, parameter in enumerate(wrapped.module.parameters())}
 
     def noting(given: Any, bucket: Any) -> Any:
-        noted = _note_bucket(adapter, bucket, places, number, contents, given is state)
+        noted = note_bucket(adapter, bucket, places, number, contents, given is state)
         record["passes"][-1].append(noted)
         record["courses"][-1].append(f"hook {noted['index']}")
         return called(given, bucket)
@@ -224,110 +251,3 @@ def _inner(adapter: Adapter[T], hook: str) -> Any:
 
     ours = {one.__name__: one for one in (unchanged, numbered, late_double, replacing)}
     return ours[hook] if hook in ours else adapter.hook(hook)
-
-
-def _given_model(
-    adapter: Adapter[T],
-    shapes: Sequence[Sequence[int]],
-    dtypes: Sequence[str],
-    channels_last: bool,
-    frozen: Sequence[int],
-    buffers: Array | None,
-    start: Sequence[Array],
-) -> Any:
-    torch = adapter.framework()
-
-    class Given(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            for place, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True)):
-                values = torch.ones(tuple(shape), dtype=getattr(torch, dtype))
-                if start:
-                    values = torch.tensor(start[place], dtype=values.dtype).reshape(tuple(shape))
-                if channels_last and len(shape) == 4:
-                    values = values.contiguous(memory_format=torch.channels_last)
-                setattr(self, f"w{place}", torch.nn.Parameter(values, requires_grad=place not in frozen))
-            if buffers is not None:
-                self.register_buffer("shift", torch.tensor(buffers))
-
-        def forward(self, given: Sequence[Any], order: Sequence[int]) -> Any:
-            total = sum(self.buffers(), torch.zeros((), dtype=torch.float64)).sum()
-            # The backward pass takes the terms in the opposite order.
-            for place in reversed(order):
-                if given[place] is not None:
-                    weight = getattr(self, f"w{place}")
-                    term = (weight * given[place].conj()).sum()
-                    total = total + (term.real if term.is_complex() else term).double()
-            return total
-
-    return Given()
-
-
-def _note_ready(record: Record, parameters: Sequence[Any]) -> None:
-    for place, parameter in enumerate(parameters):
-        if parameter.requires_grad:
-            parameter.register_hook(lambda _, place=place: record["courses"][-1].append(f"gradient {place}"))
-
-
-def _note_bucket(
-    adapter: Adapter[T], bucket: Any, places: Mapping[int, int], number: int, contents: bool, same_state: bool
-) -> Record:
-    """What a hook can ask a bucket; ``parameters``: their places in the model, -1 for a strange one.
-
-    ``views`` says whether the gradient of each parameter is in the memory of the buffer.
-    """
-    buffer = bucket.buffer()
-    parameters = bucket.parameters()
-    record: Record = {
-        "model": number,
-        "index": bucket.index(),
-        "is_last": bucket.is_last(),
-        "numel": int(buffer.numel()),
-        "bytes": int(buffer.numel() * buffer.element_size()),
-        "dtype": str(buffer.dtype).rpartition(".")[2],
-        "parameters": [places.get(id(parameter), -1) for parameter in parameters],
-        "same_state": same_state,
-        "views": [_inside(parameter.grad, buffer) for parameter in parameters],
-    }
-    if contents:
-        record["buffer"] = _values(adapter, buffer)
-        record["gradients"] = [_values(adapter, one) for one in bucket.gradients()]
-    return record
-
-
-def _inside(gradient: Any, buffer: Any) -> bool:
-    if gradient is None or gradient.is_sparse or buffer.is_sparse:
-        return False
-    start = buffer.data_ptr()
-    return bool(start <= gradient.data_ptr() < start + max(1, buffer.numel()) * buffer.element_size())
-
-
-def _note_gradients(adapter: Adapter[T], parameters: Sequence[Any]) -> list[Record]:
-    """Of each parameter ``values`` (None without a gradient), ``stride``, ``own_stride`` and ``dtype``."""
-    return [
-        {
-            "values": None if one.grad is None else _values(adapter, one.grad),
-            "stride": [] if one.grad is None else list(one.grad.stride()),
-            "own_stride": list(one.stride()),
-            "dtype": "" if one.grad is None else str(one.grad.dtype).rpartition(".")[2],
-        }
-        for one in parameters
-    ]
-
-
-def _values(adapter: Adapter[T], tensor: Any) -> Array:
-    """Row-major and flat; complex numbers as pairs."""
-    if tensor.is_sparse:
-        tensor = tensor.to_dense()
-    if tensor.is_complex():
-        tensor = adapter.framework().view_as_real(tensor.detach().clone().resolve_conj().contiguous())
-    return np.asarray(adapter.array(tensor)).reshape(-1)
-
-
-def _complex_tensor(adapter: Adapter[T], values: Array, parameter: Any) -> Any:
-    """A tensor like the parameter, or one number for all its elements; complex numbers come as pairs."""
-    torch = adapter.framework()
-    made = torch.tensor(np.asarray(values), device=parameter.device)
-    if parameter.is_complex():
-        return torch.view_as_complex(made.double().reshape(*parameter.shape, 2)).to(parameter.dtype)
-    return made.reshape(parameter.shape if made.ndim else ()).to(parameter.dtype)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
-import weakref
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
@@ -114,40 +112,3 @@ def _has_bucket(adapter: Adapter[T]) -> bool:
     except (AttributeError, KeyError):
         return False
     return True
-
-
-def drop_the_wrapper(adapter: Adapter[T]) -> Record:
-    """Trains three steps with a hook, drops the wrapper, and trains the model one step more on its own.
-
-    Returns:
-        ``alive``: what of the wrapper, the hook and its state is still there. ``gradient``: of the last step, of which
-        the rank's own is 1 + rank. ``calls``: of the hook in it.
-    """
-    torch = adapter.framework()
-
-    class State:
-        calls = 0
-
-    def hook(state, bucket):  # type: ignore[no-untyped-def]
-        State.calls += 1
-        return adapter.completed(bucket.buffer().zero_())
-
-    hook.__annotations__ = {}
-    layer = torch.nn.Linear(3, 2, bias=False).to(adapter.device)
-    state = State()
-    group = adapter.group(range(adapter.place.world_size))
-    model = adapter.data_parallel(layer, 5.0, process_group=group)
-    model.register_comm_hook(state, hook)
-    for _ in range(3):
-        model(torch.ones(1, 3, device=adapter.device)).sum().backward()
-    dropped = {"wrapper": weakref.ref(model), "hook": weakref.ref(hook), "state": weakref.ref(state)}
-    del model, hook, state
-    gc.collect()
-    before = State.calls
-    layer.weight.grad = None
-    layer(torch.full((1, 3), 1.0 + adapter.place.rank, device=adapter.device)).sum().backward()
-    return {
-        "alive": [name for name, reference in dropped.items() if reference() is not None],
-        "gradient": adapter.array(layer.weight.grad).reshape(-1),
-        "calls": State.calls - before,
-    }

@@ -77,6 +77,11 @@ def give_back(
     }
 
 
+def meet(adapter: Adapter[T]) -> None:
+    """Meets the other ranks, which shows how busy the machine is."""
+    adapter.barrier()
+
+
 def _wrong(adapter: Adapter[T], torch: Any, what: str, buffer: Any, group: Any) -> Any:
     """What a hook gives back, or raises."""
     numbers = torch.arange(1.0, 13.0, device=buffer.device)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from commhooks.adapters import Adapter, Bucket
 from commhooks.adapters.adapter import Array
+
+if TYPE_CHECKING:
+    from commhooks.conformance import lab
 
 T = TypeVar("T")
 Record = dict[str, Any]
@@ -22,9 +26,11 @@ def call_in_lab(
     steps: Sequence[Sequence[Array]],
     options: Mapping[str, Any],
     patience: float,
-    shapes: Sequence[Sequence[Sequence[int]]] | None = None,
+    shapes: Sequence[Sequence[Sequence[Sequence[int]]]],
     group: Sequence[int] | None = None,
     absent: bool = False,
+    one_by_one: bool = False,
+    resumed_at: int | None = None,
     linger: float = 0.0,
     drawn: int | None = None,
 ) -> Record:
@@ -39,15 +45,18 @@ def call_in_lab(
         steps: For each step the flat buffers of its buckets.
         options: The options of the laboratory that are not the default ones.
         patience: Seconds that a future may take.
-        shapes: For each bucket the shapes of its parameters; one of the buffer's length by default.
+        shapes: For each step and each of its buckets the shapes of the bucket's parameters.
         group: Ranks of the process group that is the hook's state; all by default.
         absent: This rank does not call the hook.
+        one_by_one: Waits for each result before it calls the hook again.
+        resumed_at: Before this step the state is pickled, and the copy used from then on.
         drawn: The seed that decides the options not given; by default they have their default values.
         linger: Seconds to wait, after the last step, for somebody who still writes.
 
     Returns:
         ``calls``: for each bucket of each step what ``_note`` notes, ``buffer_then``, the bucket's buffer when the
-        step was over, and at the end ``later`` and ``buffer``, the values of the result and of the buffer. ``error``,
+        step was over, and before the next step, or at the end, ``later`` and ``buffer``, the values of the result and
+        of the buffer; a later step may use their memory again. ``error``,
         ``text``: what was raised. ``entries``, ``findings``, ``groups``: the log of the laboratory. ``steps``: for each
         step the number of collectives and of groups at its start. ``seconds`` and ``busy``: how long it took, and how
         long the process computed meanwhile.
@@ -58,26 +67,29 @@ def call_in_lab(
     record: Record = {"calls": [], "error": "", "text": "", "steps": []}
     if absent:
         return {**record, **lab.Log().plain(), "seconds": 0.0, "busy": 0.0}
-    chosen = lab.Options.from_plain(options) if drawn is None else lab.Options.drawn(drawn, **options)
     called = adapter.hook(hook)
     state = adapter.state(hook, process_group)
-    buckets = [_buckets(adapter, buffers, shapes, dtype) for buffers in steps]
-    results: list[tuple[Record, object, T]] = []
+    buckets = [_buckets(adapter, *of_step, dtype) for of_step in zip(steps, shapes, strict=True)]
+    of_last_step: list[tuple[Record, object, T]] = []
     began, computed = time.monotonic(), time.process_time()
     log = lab.Log()
     try:
-        with lab.session(chosen, patience=patience) as session:
+        with lab.session(_chosen(options, drawn), patience=patience) as session:
             try:
-                for of_step in buckets:
+                for number, of_step in enumerate(buckets):
+                    if number == resumed_at:
+                        state = pickle.loads(pickle.dumps(state))
+                    _look_again(adapter, of_last_step)
+                    of_last_step = []
                     so_far = lab.log()
                     record["steps"].append([len(so_far.entries), len(so_far.groups)])
                     buffers = [bucket.buffer() for bucket in of_step]
-                    futures = [called(state, bucket) for bucket in of_step]
-                    for future, buffer in zip(futures, buffers, strict=True):
+                    futures = (called(state, bucket) for bucket in of_step)
+                    for future, buffer in zip(futures if one_by_one else list(futures), buffers, strict=True):
                         call: Record = {}
                         record["calls"].append(call)
-                        results.append((call, _note(adapter, call, future, patience), buffer))
-                    for call, _, buffer in results[-len(buffers) :]:
+                        of_last_step.append((call, _note(adapter, call, future, patience), buffer))
+                    for call, _, buffer in of_last_step:
                         call["buffer_then"] = adapter.array(buffer)
             except Exception as error:
                 record.update(error=type(error).__name__, text=str(error))
@@ -88,18 +100,28 @@ def call_in_lab(
     except TimeoutError as error:
         # Something is still under way, and will be when the next program begins: this world has come to its end.
         record.update(error=record["error"] or "TimeoutError", text=record["text"] or str(error))
-    for call, result, buffer in results:
-        call["later"] = adapter.array(result) if adapter.is_tensor(result) else None  # type: ignore[arg-type]
-        call["buffer"] = adapter.array(buffer)
+    _look_again(adapter, of_last_step)
     return {**record, **log.plain()}
 
 
+def _look_again(adapter: Adapter[T], calls: Sequence[tuple[Record, object, T]]) -> None:
+    """Notes the tensors of calls, of which somebody may have changed some since."""
+    for call, result, buffer in calls:
+        call["later"] = adapter.array(result) if adapter.is_tensor(result) else None  # type: ignore[arg-type]
+        call["buffer"] = adapter.array(buffer)
+
+
+def _chosen(options: Mapping[str, Any], drawn: int | None) -> lab.Options:
+    from commhooks.conformance import lab
+
+    return lab.Options.from_plain(options) if drawn is None else lab.Options.drawn(drawn, **options)
+
+
 def _buckets(
-    adapter: Adapter[T], buffers: Sequence[Array], shapes: Sequence[Sequence[Sequence[int]]] | None, dtype: str
+    adapter: Adapter[T], buffers: Sequence[Array], shapes: Sequence[Sequence[Sequence[int]]], dtype: str
 ) -> list[Bucket[T]]:
     made = []
-    for number, values in enumerate(buffers):
-        own = shapes[number] if shapes is not None else [[len(values)]]
+    for number, (values, own) in enumerate(zip(buffers, shapes, strict=True)):
         parameters = [adapter.parameter(shape, dtype) for shape in own]
         made.append(adapter.bucket(number, values, parameters, number == len(buffers) - 1))
     return made
@@ -132,13 +154,21 @@ def _note(adapter: Adapter[T], call: Record, future: object, limit: float) -> ob
 
 
 def run_in_lab(
-    adapter: Adapter[T], module: str, name: str, arguments: Mapping[str, Any], options: Mapping[str, Any]
+    adapter: Adapter[T],
+    module: str,
+    name: str,
+    arguments: Mapping[str, Any],
+    options: Mapping[str, Any],
+    drawn: int | None = None,
 ) -> Record:
-    """Runs another program in a session of the laboratory; gives its ``result``, and the log."""
+    """Runs another program in a session of the laboratory; gives its ``result``, and the log.
+
+    The seed ``drawn`` decides the options not given; by default they have their default values.
+    """
     from commhooks.conformance import lab
 
     program = getattr(importlib.import_module(module), name)
-    with lab.session(lab.Options.from_plain(options)) as session:
+    with lab.session(_chosen(options, drawn)) as session:
         result = program(adapter, **arguments)
     return {"result": result, **session.log.plain()}
 

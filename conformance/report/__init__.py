@@ -1,1 +1,1 @@
-"""What a run leaves behind: ``report.json`` and its schema, the summary in the terminal, reproduction scripts."""
+"""What a run leaves behind: ``report.json``, the page and the badges, the scripts, and the lines in the terminal."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from commhooks.conformance.cells import Cell, Failure, ImplementationResult, State
-from commhooks.conformance.clauses import LEVELS, Clause
+from commhooks.conformance.cells import Failure, ImplementationResult
+from commhooks.conformance.clauses import Clause
+from commhooks.conformance.report.document import Report
+from commhooks.conformance.report.scores import Finding, clause_states, findings, scores
+from commhooks.conformance.report.words import count, printable
 
-if TYPE_CHECKING:
-    from commhooks.conformance.options import Options
-
-# The state of a clause is the first of these that one of its cells is in.
-WORST_FIRST: tuple[State, ...] = ("fail", "deviation", "pass", "not run", "unsupported")
 REASON_SHOWN = 88
 
 
@@ -25,30 +22,21 @@ def headline(result: ImplementationResult, world_sizes: Sequence[int]) -> str:
     return f"{title}   {result.module}   {result.device}/{result.backend}   worlds {sizes}"
 
 
-def clause_states(cells: Sequence[Cell]) -> dict[str, State]:
-    """The state of each clause that has cells: the first of ``WORST_FIRST`` that one of them is in."""
-    found: dict[str, set[State]] = {}
-    for cell in cells:
-        found.setdefault(cell.clause, set()).add(cell.state)
-    return {clause: next(state for state in WORST_FIRST if state in states) for clause, states in found.items()}
+def summary(report: Report, folder: Path, unwritten: Sequence[str]) -> list[str]:
+    """The lines at the end of a run.
 
-
-def summary(result: ImplementationResult, clauses: Mapping[str, Clause], options: Options, seconds: float) -> list[str]:
-    """The lines of the summary of one implementation."""
-    if not result.cells:
-        return []
-    states = clause_states(result.cells)
-    lines = ["", headline(result, options.world_sizes), _totals(result, states, clauses, seconds)]
-    lines += _section("failure", [cell for cell in result.cells if cell.state == "fail"], options.report)
-    deviating = [cell for cell in result.cells if cell.state == "deviation"]
-    if deviating:
-        entries = {cell.reason for cell in deviating}
-        lines.append(f"{_count(len(entries), 'deviation')}, as recorded")
-        lines += _clause_lines(deviating, options.report)
-    if result.stale:
-        lines.append(f"{_count(len(result.stale), 'stale record')}: the file of deviations has to be corrected")
-        lines += [f"  {sentence}" for sentence in result.stale]
-    return lines
+    Args:
+        report: What the run found out.
+        folder: Where the report lies.
+        unwritten: Sentences about what of it could not be written.
+    """
+    lines = []
+    for result in report.implementations:
+        if result.cells:
+            lines += _of_one(report, result, folder)
+    if lines and not unwritten:
+        lines.append(f"report: {folder / 'index.html'}")
+    return lines + list(unwritten)
 
 
 def failure_text(failure: Failure, clauses: Sequence[Clause], configuration: Mapping[str, str], report: Path) -> str:
@@ -69,54 +57,48 @@ def failure_text(failure: Failure, clauses: Sequence[Clause], configuration: Map
     return "\n".join(lines)
 
 
-def _totals(
-    result: ImplementationResult, states: Mapping[str, State], clauses: Mapping[str, Clause], seconds: float
-) -> str:
-    parts = []
-    for level in LEVELS:
-        of_level = [state for clause, state in states.items() if clause in clauses and clauses[clause].level == level]
-        tried = [state for state in of_level if state in ("pass", "fail", "deviation")]
-        if tried:
-            parts.append(f"{level} {tried.count('pass')}/{len(tried)}")
-    unsupported = [clause for clause, state in states.items() if state == "unsupported"]
+def _of_one(report: Report, result: ImplementationResult, folder: Path) -> list[str]:
+    lines = ["", headline(result, report.world_sizes), _totals(report, result)]
+    failures, deviations = findings(result, "fail"), findings(result, "deviation")
+    if failures:
+        cells = sum(len(failure.cells) for failure in failures)
+        clauses = len({failure.clause for failure in failures})
+        lines.append(f"{count(cells, 'failure')} in {count(clauses, 'clause')}")
+        lines += _two_lines_each(failures, folder)
+    if deviations:
+        lines.append(f"{count(len({finding.reason for finding in deviations}), 'deviation')}, as recorded")
+        lines += _two_lines_each(deviations, folder)
+    if result.stale:
+        lines.append(f"{count(len(result.stale), 'stale record')}: the file of deviations has to be corrected")
+        lines += [f"  {sentence}" for sentence in result.stale]
+    return lines
+
+
+def _totals(report: Report, result: ImplementationResult) -> str:
+    parts = [str(score) for score in scores(result, report.clauses)]
+    unsupported = [state for state in clause_states(result.cells).values() if state == "unsupported"]
     if unsupported:
         parts.append(f"unsupported {len(unsupported)}")
     not_run = Counter(cell.reason for cell in result.cells if cell.state == "not run")
     if not_run:
         reasons = "; ".join(reason for reason, _ in not_run.most_common(3))
-        parts.append(f"not run {_count(not_run.total(), 'cell')} ({reasons}{'; …' if len(not_run) > 3 else ''})")
-    parts.append(f"{_count(len(result.cells), 'cell')} in {seconds:.1f} s")
+        parts.append(f"not run {count(not_run.total(), 'cell')} ({reasons}{'; …' if len(not_run) > 3 else ''})")
+    parts.append(f"{count(len(result.cells), 'cell')} in {report.seconds:.1f} s")
     return "   ".join(parts)
 
 
-def _section(name: str, cells: Sequence[Cell], report: Path) -> list[str]:
-    if not cells:
-        return []
-    clauses = len({cell.clause for cell in cells})
-    return [f"{_count(len(cells), name)} in {_count(clauses, 'clause')}", *_clause_lines(cells, report)]
-
-
-def _clause_lines(cells: Sequence[Cell], report: Path) -> list[str]:
-    """Two lines for each clause and reason: what is wrong, and the script of the first cell."""
+def _two_lines_each(found: Sequence[Finding], folder: Path) -> list[str]:
+    """What is wrong, and how many cells it is with the script of one of them."""
     lines = []
-    width = max(len(cell.clause) for cell in cells)
-    seen = set()
-    for cell in cells:
-        assert cell.failure is not None
-        if (cell.clause, cell.reason) in seen:
-            continue
-        seen.add((cell.clause, cell.reason))
-        alike = [other for other in cells if (other.clause, other.reason) == (cell.clause, cell.reason)]
-        text = cell.reason or cell.failure.message.splitlines()[0]
-        lines.append(f"  {cell.clause:<{width}}  {_shortened(text)}")
-        script = f"   {report / cell.failure.script}" if cell.failure.script else ""
-        lines.append(f"  {'':<{width}}  {_count(len(alike), 'cell')}{script}")
+    width = max(len(finding.clause) for finding in found)
+    for finding in found:
+        assert finding.failure is not None
+        lines.append(f"  {finding.clause:<{width}}  {_shortened(finding.reason or finding.failure.message)}")
+        script = f"   {folder / finding.script}" if finding.script else ""
+        lines.append(f"  {'':<{width}}  {count(len(finding.cells), 'cell')}{script}")
     return lines
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= REASON_SHOWN else text[: REASON_SHOWN - 1].rstrip() + "…"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    line = printable(text)
+    return line if len(line) <= REASON_SHOWN else line[: REASON_SHOWN - 1].rstrip() + "…"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass
 
+from commhooks.conformance.findings import first_difference
+
 BLAMED_FIRST = ("ended", "raised", "waiting")
 
 
@@ -57,8 +59,13 @@ class RankFailure(Exception):
         super().__init__(self.summary())
 
     def summary(self) -> str:
-        """A sentence for each rank: what it did and where it was."""
-        return "\n".join(f"rank {report.rank} {self._sentence(report)}" for report in self.reports)
+        """A sentence for each rank: what it did and where it was; and their collectives, where they differ."""
+        lines = [f"rank {report.rank} {self._sentence(report)}" for report in self.reports]
+        known = [report for report in self.reports if report.outcome != "ended"]
+        different = first_difference([report.collectives for report in known], [report.rank for report in known])
+        if different is not None:
+            lines += ["the collectives that they started, up to the first that differs:", different]
+        return "\n".join(lines)
 
     def details(self) -> str:
         """The culprits' Python stacks and the end of their output, and the stacks of ranks that waited for them."""

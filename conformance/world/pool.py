@@ -106,7 +106,7 @@ class Implementation:
         # Results of programs that several checks look at, by what ``World.run`` makes of the program.
         self.shared: dict[tuple[int, str, str] | None, list[Any]] = {}
         self.backend = settings.backend or ""
-        self._prepared = False
+        self._prepared: set[bool] = set()
 
     @property
     def name(self) -> str:
@@ -151,17 +151,20 @@ class Implementation:
             self._worlds[key] = world
         return world
 
-    def prepare(self) -> None:
+    def prepare(self, compiler: bool = False) -> None:
         """Has the server import what data-parallel training needs; worlds that were forked before it end.
+
+        Args:
+            compiler: It also imports what compiles a model.
 
         Raises:
             RuntimeError: That failed.
         """
-        if self._prepared:
+        if self._prepared >= {compiler}:
             return
-        self._prepared = True
+        self._prepared |= {False, compiler}
         for server in range(len(self._servers)):
-            fault = self.ask_server({"do": "prepare"}, server)["fault"]
+            fault = self.ask_server({"do": "prepare", "compiler": compiler}, server)["fault"]
             if fault:
                 raise RuntimeError(f"{self.name} could not be prepared for data-parallel training\n{fault}")
         for world in self._worlds.values():
@@ -350,17 +353,18 @@ class World:
             output = self._printed[rank].decode(errors="replace")
             if rank in gone:
                 reports.append(RankReport(rank, "ended", ended(statuses[rank]), output=output, order=order[rank]))
-            elif rank not in answers:
-                state = self._implementation.ask_server({"do": "diagnose", "pid": self._pids[rank]}, rank)
-                collectives = tuple(map(str, state["collectives"]))  # type: ignore[arg-type]
-                stack = str(state["stack"])
-                reports.append(RankReport(rank, "waiting", "hangs", "", stack, collectives, output))
+                continue
+            state = self._implementation.ask_server({"do": "diagnose", "pid": self._pids[rank]}, rank)
+            collectives = tuple(map(str, state["collectives"]))  # type: ignore[arg-type]
+            if rank not in answers:
+                reports.append(RankReport(rank, "waiting", "hangs", "", str(state["stack"]), collectives, output))
             elif "error" in answers[rank]:
                 answer = answers[rank]
                 kind, text, trace = (str(answer[name]) for name in ("error", "text", "traceback"))
-                reports.append(RankReport(rank, "raised", f"raises {kind}", text, trace, (), output, order[rank]))
+                raised = f"raises {kind}"
+                reports.append(RankReport(rank, "raised", raised, text, trace, collectives, output, order[rank]))
             else:
-                reports.append(RankReport(rank, "finished"))
+                reports.append(RankReport(rank, "finished", collectives=collectives))
         return reports
 
     def _keep_output(self, rank: int) -> bool:

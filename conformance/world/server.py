@@ -5,6 +5,7 @@ It is itself forked from the launcher, imports the implementation once, and from
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -56,6 +57,7 @@ class Server:
             return {"unusable": f"--impl={implementation}: {error}\n{traceback.format_exc()}"}
         description["capabilities"] = sorted(description["capabilities"])
         description["claims"] = sorted(description["claims"])
+        _keep_imports()
         python = ".".join(map(str, sys.version_info[:3]))
         return {"description": description, "python": python}
 
@@ -67,8 +69,8 @@ class Server:
             case {"do": "laboratory", "device": str(device)}:
                 assert self._adapter is not None
                 return {"obstacle": self._adapter.laboratory_obstacle(device)}
-            case {"do": "prepare"}:
-                return self._prepare()
+            case {"do": "prepare", "compiler": bool(compiler)}:
+                return self._prepare(compiler)
             case {"do": "fork", "order": Mapping() as order}:
                 return {"pid": self._fork(order)}
             case {"do": "diagnose", "pid": int(pid)}:
@@ -82,12 +84,13 @@ class Server:
         for pid in list(self._ranks):
             self._end(pid)
 
-    def _prepare(self) -> dict[str, Plain]:
+    def _prepare(self, compiler: bool) -> dict[str, Plain]:
         assert self._adapter is not None
         try:
-            self._adapter.prepare()
+            self._adapter.prepare(compiler)
         except Exception:
             return {"fault": traceback.format_exc()}
+        _keep_imports()
         return {"fault": ""}
 
     def _fork(self, fields: Mapping[str, Plain]) -> int:
@@ -172,6 +175,12 @@ class Server:
             chosen, kind, text = [*pipe.read().split("\n", 2), "", "", ""][:3]
         os.waitpid(pid, 0)
         return {"backend": chosen, "kind": kind, "text": text}
+
+
+def _keep_imports() -> None:
+    """Spares the garbage collector of each rank what was imported: it stays, and a look at it would copy its pages."""
+    gc.collect()
+    gc.freeze()
 
 
 def _size(path: os.PathLike[str]) -> int:

@@ -280,12 +280,19 @@ MUTANTS = [
         },
         kinds=("wire",),
     ),
-    # A claim.
+    # Claims.
     Mutant(
         "claims_a_sum_but_averages",
         ("HOOK-SUM",),
         {"__init__.py": [("__all__ = [", 'allreduce_hook.commhooks_claims = {"sum"}\n\n__all__ = [')]},
         kinds=("value",),
         hook="allreduce_hook",
+    ),
+    Mutant(
+        "claims_to_lose_less_than_it_does",
+        ("HOOK-LOSSY",),
+        {"__init__.py": [("__all__ = [", "fp16_compress_hook.commhooks_error = 1e-6\n\n__all__ = [")]},
+        kinds=("value",),
+        hook="fp16_compress_hook",
     ),
 ]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from commhooks.conformance.cells import NotRun
-from commhooks.conformance.plugin import clauses_of
+from commhooks.conformance.selection import clauses_of, parameters_of
 
 caught: set[tuple[str, str]] = set()
 
@@ -36,5 +36,5 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def _pairs(item: pytest.Item) -> set[tuple[str, str]]:
-    mutant = item.callspec.params["implementation"]  # type: ignore[attr-defined]
+    mutant = parameters_of(item)["implementation"]
     return {(mutant, clause) for clause in clauses_of(item)}

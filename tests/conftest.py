@@ -1,0 +1,3 @@
+"""Fixtures that several files of tests share."""
+
+pytest_plugins = ["browser"]
