@@ -160,6 +160,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         run.complete = False
     # A check that says nothing about any of the chosen world sizes has no parameters; pytest would skip it.
     items[:] = [item for item in items if selection.parameters_of(item).get("implementation") in run.implementations]
+    # One implementation after the other: the ranks of a few can stand at a time.
+    order = list(run.implementations)
+    items.sort(key=lambda item: order.index(selection.parameters_of(item)["implementation"]))
     for position, item in enumerate(items):
         item.stash[workers.POSITION] = position
         ids = selection.clauses_of(item)

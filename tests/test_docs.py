@@ -11,7 +11,7 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
-from browser import Browser, browser  # noqa: F401  a fixture
+from browser import Browser
 
 from commhooks.conformance.clauses import all_clauses
 
@@ -117,7 +117,7 @@ def test_each_clause_is_on_one_page(pages: dict[Path, Links]) -> None:
     assert twice == set()
 
 
-def faults(browser: Browser, paths: Iterable[Path]) -> list[str]:  # noqa: F811
+def faults(browser: Browser, paths: Iterable[Path]) -> list[str]:
     """What pages complain about, load from elsewhere, or have that is wider than the window."""
     page = browser.open("about:blank")
     found = []
@@ -133,7 +133,7 @@ def faults(browser: Browser, paths: Iterable[Path]) -> list[str]:  # noqa: F811
     return found
 
 
-def test_pages_can_be_read(built: Path, browser: Browser) -> None:  # noqa: F811
+def test_pages_can_be_read(built: Path, browser: Browser) -> None:
     """No page complains, loads anything from elsewhere or is wider than the window, on a desktop and on a phone."""
     names = [path.relative_to(built).as_posix() for path in sorted(built.rglob("*.html"))]
     shown = [name for name in names if name.split("/")[0] not in SOURCE_FOLDERS or name in SOURCE_PAGES]
@@ -141,7 +141,7 @@ def test_pages_can_be_read(built: Path, browser: Browser) -> None:  # noqa: F811
     assert found == [], "\n".join(found[:20])
 
 
-def test_unreadable_pages_are_found(tmp_path: Path, browser: Browser) -> None:  # noqa: F811
+def test_unreadable_pages_are_found(tmp_path: Path, browser: Browser) -> None:
     """A table wider than a phone, an error in a script and a picture from elsewhere are each found."""
     page = tmp_path / "page.html"
     page.write_text(
@@ -157,7 +157,7 @@ def test_unreadable_pages_are_found(tmp_path: Path, browser: Browser) -> None:  
 
 
 @pytest.mark.parametrize("clause", ["FP16-CAST-FIRST", "PSGD-PICKLE-GROUP"])
-def test_search_finds_a_clause(built: Path, browser: Browser, clause: str) -> None:  # noqa: F811
+def test_search_finds_a_clause(built: Path, browser: Browser, clause: str) -> None:
     """The search box, given a clause's id, leads to the clause itself first."""
     page = browser.open(built / "index.html")
     page.handle.fill("input[name=q]", clause)
@@ -169,7 +169,7 @@ def test_search_finds_a_clause(built: Path, browser: Browser, clause: str) -> No
     page.close()
 
 
-def test_table_of_clauses_can_be_filtered(built: Path, browser: Browser) -> None:  # noqa: F811
+def test_table_of_clauses_can_be_filtered(built: Path, browser: Browser) -> None:
     """Level, object and words of a clause each leave the rows that have them, and together those that have all."""
     page = browser.open(built / "traceability" / "index.html")
     rows = page.handle.locator("table.ch-filter tbody tr:visible")
@@ -188,7 +188,7 @@ def test_table_of_clauses_can_be_filtered(built: Path, browser: Browser) -> None
     page.close()
 
 
-def test_table_of_clauses_without_javascript(built: Path, browser: Browser) -> None:  # noqa: F811
+def test_table_of_clauses_without_javascript(built: Path, browser: Browser) -> None:
     """Without JavaScript every clause is in the table."""
     page = browser.open(built / "traceability" / "index.html", javascript=False)
     assert page.handle.locator("table.ch-filter tbody tr:visible").count() == len(all_clauses())

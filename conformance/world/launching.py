@@ -12,12 +12,23 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Protocol
 
 from commhooks.adapters import UnusableImplementation
 
 from . import bootstrap
 from .channel import Channel, ChannelClosed, Plain
 from .torchrun import Torchrun, environment
+
+# Ranks that wait are not free: a thread of each looks around a hundred times a second.
+STANDING = 4
+
+
+class Resting(Protocol):
+    """What keeps ranks, and can do without them for a while."""
+
+    def rest(self) -> None:
+        """Ends the ranks; the next use starts new ones."""
 
 
 class Launcher:
@@ -42,6 +53,7 @@ class Launcher:
         self.worlds = itertools.count(1)
         self.doors = Doors(self.folder / "controller" if torchrun is None else torchrun.host)
         self._channels: dict[int, Channel] = {}
+        self._standing: list[Resting] = []
         self._output = self.folder / "output"
         arguments = [python, bootstrap.__file__, self.doors.address, self.doors.token, "0"]
         try:
@@ -93,6 +105,14 @@ class Launcher:
                 server.close()
             raise UnusableImplementation(str(unusable["unusable"]))
         return [servers[node] for node in range(self.nodes)], answers[0]
+
+    def used(self, owner: Resting) -> None:
+        """Notes that the ranks of ``owner`` are used; those that were not for the longest time end."""
+        if self._standing and self._standing[-1] is owner:
+            return
+        self._standing = [*(other for other in self._standing if other is not owner), owner]
+        while len(self._standing) > STANDING:
+            self._standing.pop(0).rest()
 
     def output(self) -> str:
         """The end of what launcher and servers printed."""

@@ -145,6 +145,7 @@ class Implementation:
             backend: Backend of the process group: "lab", or None for the one that was chosen for the run.
         """
         key = (size, backend or self.backend)
+        self._launcher.used(self)
         world = self._worlds.get(key)
         if world is None or world.broken:
             world = World(self, size, next(self._launcher.worlds), key[1])
@@ -171,11 +172,16 @@ class Implementation:
             if not world.broken:
                 world.close()
 
+    def rest(self) -> None:
+        """Ends all ranks; the next use of a world starts new ones."""
+        for world in self._worlds.values():
+            if not world.broken:
+                world.close()
+        self._worlds.clear()
+
     def close(self) -> None:
         """Ends all ranks and the server."""
-        for world in self._worlds.values():
-            world.close()
-        self._worlds.clear()
+        self.rest()
         for server in self._servers:
             server.close()
 
