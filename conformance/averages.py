@@ -113,7 +113,8 @@ def check_nonfinite(world: World, hook: str, dtype: str, wire: str | None = None
 
 def _looks_like(call: Call, gradients: FloatArray) -> str:
     """What somebody may have done who found no mean, if the result looks like it."""
-    total, world_size = gradients.astype(np.float64).sum(axis=0), len(gradients)
+    with np.errstate(over="ignore"):
+        total, world_size = gradients.astype(np.float64).sum(axis=0), len(gradients)
     own = gradients[call.rank] if call.rank < world_size else total
     mistakes = {
         "It looks like the sum: it has to be divided by the number of ranks.": total,

@@ -27,13 +27,13 @@ from commhooks.conformance.low_rank import (
 from commhooks.conformance.marks import clauses, dtypes, needs, worlds
 from commhooks.conformance.programs.powersgd import run_steps_in_flight
 from commhooks.conformance.tracks import Track
+from commhooks.conformance.training import hang_limit
 from commhooks.conformance.world import World
 
 SHAPE, SMALL = (24, 16), (12, 8)
 # Two different subspaces, and two different results, are never as close as this, in parts of B.
 APART = 1e-3
-# Far more than the buckets in flight need, even on a machine that is busy with something else.
-SECONDS_IN_FLIGHT = 4.0
+# Seconds by which the last rank comes late.
 LATE = 0.05
 
 
@@ -228,6 +228,7 @@ def test_buckets_are_independent(world: World, case: str) -> None:
 def test_buckets_in_flight(world: World, case: str) -> None:
     """Five buckets, then two, that are all under way before the first is waited for get their results in time."""
     late = [{"late": LATE if rank == world.size - 1 else 0.0} for rank in range(world.size)]
+    limit = 2 * hang_limit(world)
     for count in (5, 2):
         steps = [[rough(world, 10 * step + number) for number in range(count)] for step in range(2)]
         run = run_steps(
@@ -237,7 +238,7 @@ def test_buckets_in_flight(world: World, case: str) -> None:
             after_vanilla("both", *steps),
             each=late,
             program=run_steps_in_flight,
-            limit=SECONDS_IN_FLIGHT,
+            limit=limit,
             attempts=1,
         )
         for number in range(count):
