@@ -146,5 +146,7 @@ def _import_file(path: Path, text: str) -> ModuleType:
 def _last_line(error: BaseException) -> str:
     where = traceback.extract_tb(error.__traceback__)
     place = f" ({where[-1].filename}, line {where[-1].lineno})" if where else ""
+    if isinstance(error, SyntaxError):
+        place = f" ({error.filename}, line {error.lineno})"
     text = traceback.format_exception_only(type(error), error)[-1].strip()
     return f"{text}{place}"

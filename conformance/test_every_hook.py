@@ -34,6 +34,8 @@ SHAPES: dict[str, list[list[int]]] = {
 
 
 LENGTH = 12
+# As long as the first bucket of data-parallel training, 1 MiB of float32, and a little more.
+LONG = (1 << 18) + 3
 
 
 def results(world: World, hook: str, dtype: str) -> Sequence[Call]:
@@ -102,6 +104,30 @@ def test_agree(world: World, hook: str, dtype: str) -> None:
     gradients = inputs.spread(world.size, 513, dtype, reach=REACH)
     late = lateness(world) if dtype == "float32" else None
     expect_agreement(call_hook(world, hook, dtype, gradients, each=late).first)
+
+
+@every_hook
+@unless("local")
+@clauses("HOOK-AGREE")
+@dtypes("float32")
+@worlds(2, 2)
+@pytest.mark.parametrize("case", ["zeros on rank 0", "zeros on rank 1", "large on rank 1", "a long bucket"])
+def test_agree_on(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
+    """All ranks have the same bits, whatever the gradients of one of them are, and in a bucket of 1 MiB too."""
+    gradients = inputs.spread(world.size, LONG if case == "a long bucket" else 96, dtype, reach=REACH)
+    if case.startswith("zeros"):
+        gradients[int(case[-1])] = 0.0
+    if case.startswith("large"):
+        gradients[1] *= 512.0
+    advice = (
+        "What a rank decides by its own gradients, such as to leave out a bucket of zeros, the others do not know: "
+        "decide by what all have. In a long bucket every element counts."
+    )
+    with advising(advice):
+        calls = call_hook(world, hook, dtype, gradients).first
+        expect_agreement(calls)
+        if "mean" in implementation.description.claims:
+            averages.expect_mean(calls, gradients, dtype)
 
 
 @every_hook

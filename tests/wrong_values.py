@@ -178,3 +178,30 @@ def forgets_its_residuals(state, bucket):
 @made_by(lambda group: {"group": group, "lock": threading.Lock()})
 def has_a_lock_in_its_state(state, bucket):
     return out_of_place(None, bucket)
+
+
+@claims("mean")
+def skips_its_zeros(state, bucket):
+    """A rank that has nothing to give does not take part."""
+    buffer = bucket.buffer()
+    if not buffer.any():
+        return completed(buffer)
+    dist.all_reduce(buffer.div_(dist.get_world_size()))
+    return completed(buffer)
+
+
+@claims("mean")
+def forgets_the_rest(state, bucket):
+    """What does not fit into its scratch stays the rank's own."""
+    buffer = bucket.buffer().div_(dist.get_world_size())
+    part = buffer[:65536].clone()
+    dist.all_reduce(part)
+    buffer[: len(part)] = part
+    return completed(buffer)
+
+
+@claims("mean")
+def seeds_and_does_not_draw(state, bucket):
+    torch.manual_seed(99 + bucket.index())
+    buffer = bucket.buffer().div_(dist.get_world_size())
+    return dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: done.value()[0])

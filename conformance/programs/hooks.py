@@ -88,7 +88,14 @@ def call_hook(
 
     called = adapter.hook(hook)
     state = adapter.state(hook, state_group)
-    before = _random_states(adapter) if watch_random else ""
+    before = ""
+    if watch_random:
+        # An earlier call of a hook that seeds the generators has left them as the next one would.
+        seed = 20_261 + adapter.place.rank
+        random.seed(seed)
+        np.random.seed(seed)
+        adapter.set_random_state(seed)
+        before = _random_states(adapter)
     if late:
         time.sleep(late)
     results: list[object] = [None] * len(gradients)
