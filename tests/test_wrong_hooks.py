@@ -64,7 +64,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     return run_suite(
         *(f"--impl={text}" for text in wanted),
         "--world-size=2",
-        "--rank-timeout=4",
+        "--rank-timeout=8",
         "-p",
         "only_clauses",
         folder=tmp_path_factory.mktemp("wrong_hooks"),

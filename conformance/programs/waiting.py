@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -53,8 +52,6 @@ def wait_for_a_slow_rank(
 class _Ticks:
     """A thread that wants to run all the time, and adds up the seconds in which it could not.
 
-    What a busy machine does not let the process run for is not counted, where the system tells it.
-
     Attributes:
         EVERY: Seconds for which it sleeps.
         LAPSE: After more seconds than these it was not let run.
@@ -67,7 +64,6 @@ class _Ticks:
         self._stalled = 0.0
         self._over = threading.Event()
         self._last = time.monotonic()
-        self._queued = 0.0
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -78,23 +74,13 @@ class _Ticks:
         return self._stalled
 
     def _run(self) -> None:
-        self._queued = _seconds_queued()
         while not self._over.wait(self.EVERY):
             self._look()
         self._look()
 
     def _look(self) -> None:
-        present, queued = time.monotonic(), _seconds_queued()
-        lapse = present - self._last - (queued - self._queued)
-        self._last, self._queued = present, queued
+        present = time.monotonic()
+        lapse = present - self._last
+        self._last = present
         if lapse > self.LAPSE:
             self._stalled += lapse
-
-
-def _seconds_queued() -> float:
-    """Seconds for which this thread and the main one could have run and had no processor; 0 where there is no /proc."""
-    found = 0
-    for thread in (threading.get_native_id(), threading.main_thread().native_id):
-        with contextlib.suppress(OSError, IndexError), open(f"/proc/self/task/{thread}/schedstat") as file:
-            found += int(file.read().split()[1])
-    return found * 1e-9
