@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -48,7 +49,7 @@ def expect_mean(
     bound = mean_bound(gradients, dtype) if wire is None else compressed_mean_bound(gradients, dtype, wire)
     bound = bound + allowed
     for call in _differing(calls):
-        with advising(_looks_like(call, gradients)):
+        with advising(functools.partial(_looks_like, call, gradients)):
             expect_within(call, expected, deviation(call.values, gradients), bound)
 
 

@@ -98,11 +98,12 @@ def expect_member(call: Call, member: BoolArray, allowed: Sequence[FloatArray] |
 
 
 @contextlib.contextmanager
-def advising(text: str) -> Iterator[None]:
-    """Says in failures what to do, where the kind of failure alone would not tell."""
+def advising(advice: str | Callable[[], str]) -> Iterator[None]:
+    """Says in failures what to do, where the kind of failure alone would not tell; asks for it only then."""
     try:
         yield
     except ClauseFailure as failure:
+        text = advice if isinstance(advice, str) else advice()
         failure.message = f"{failure.message}\n{text}".strip()
         raise
 

@@ -192,28 +192,13 @@ def implementation(request: pytest.FixtureRequest) -> Implementation:
 @pytest.fixture
 def world(request: pytest.FixtureRequest, implementation: Implementation, world_size: int) -> World:
     """The standing world of the size in turn."""
-    obstacle = implementation.obstacle(world_size)
-    if obstacle is not None:
-        raise NotRun(obstacle)
-    needs = selection.mark(request.node, "needs")
-    if "DistributedDataParallel" in needs:
-        implementation.prepare(compiler="DistributedDataParallel.compile" in needs)
-    standing = implementation.world(world_size)
-    standing.programs.clear()
-    return standing
+    return _standing(request, implementation, world_size)
 
 
 @pytest.fixture
 def lab(request: pytest.FixtureRequest, implementation: Implementation, world_size: int) -> World:
     """A standing world of the size in turn whose process group is the laboratory."""
-    obstacle = implementation.obstacle(world_size) or implementation.laboratory_obstacle()
-    if obstacle is not None:
-        raise NotRun(obstacle)
-    if "DistributedDataParallel" in selection.mark(request.node, "needs"):
-        implementation.prepare()
-    standing = implementation.world(world_size, "lab")
-    standing.programs.clear()
-    return standing
+    return _standing(request, implementation, world_size, "lab")
 
 
 @pytest.fixture
@@ -281,3 +266,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 def _id(value: object) -> str:
     return f"W{value}" if isinstance(value, int) else str(value)
+
+
+def _standing(
+    request: pytest.FixtureRequest, implementation: Implementation, size: int, backend: str | None = None
+) -> World:
+    obstacle = implementation.obstacle(size)
+    if obstacle is None and backend == "lab":
+        obstacle = implementation.laboratory_obstacle()
+    if obstacle is not None:
+        raise NotRun(obstacle)
+    needs = selection.mark(request.node, "needs")
+    if "DistributedDataParallel" in needs:
+        implementation.prepare(compiler="DistributedDataParallel.compile" in needs)
+    standing = implementation.world(size, backend)
+    standing.programs.clear()
+    return standing
