@@ -23,7 +23,7 @@ CASES: dict[str, Case] = {}
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return run_on_two_ranks(CASES, tmp_path_factory.mktemp("ranks"))
+    return run_on_two_ranks(__name__, tmp_path_factory.mktemp("ranks"))
 
 
 def done(value: object) -> Future[torch.Tensor]:

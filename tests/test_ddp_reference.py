@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import importlib
 from collections.abc import Callable
 
 import pytest
@@ -47,9 +46,7 @@ def case(function: Case) -> Case:
 
 @pytest.fixture(scope="module")
 def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    # torch's own wrapper imports the compiler when it first runs; once here instead of once on each rank.
-    importlib.import_module("torch._dynamo")
-    return run_on_two_ranks(CASES, tmp_path_factory.mktemp("ranks"))
+    return run_on_two_ranks(__name__, tmp_path_factory.mktemp("ranks"))
 
 
 def recording(log: list[GradBucket], contents: list[torch.Tensor] | None = None) -> Callable[..., Future[torch.Tensor]]:

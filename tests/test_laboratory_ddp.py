@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 from pathlib import Path
 
-import pytest
 import torch
 from lab_hooks import RIGHT
 from lab_ranks import on_ranks, values
@@ -15,12 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from commhooks.conformance import lab
 from commhooks.conformance.lab import Log, Options
-
-
-@pytest.fixture(scope="module")
-def compiler_imported() -> None:
-    """DistributedDataParallel imports torch's compiler, which takes seconds: once here, and not in every rank."""
-    importlib.import_module("torch._dynamo")
 
 
 def model(width: int = 16) -> DistributedDataParallel:
@@ -58,7 +50,6 @@ def compare_ddp(rank: int, world: int) -> list[str]:
     return complaints
 
 
-@pytest.mark.usefixtures("compiler_imported")
 def test_ddp(tmp_path: Path) -> None:
     """DistributedDataParallel works, with and without hooks, with buffers and rebuilt buckets."""
     assert values(on_ranks(2, tmp_path, compare_ddp)) == [[], []]
@@ -75,7 +66,6 @@ def fail_in_ddp(rank: int, world: int, hook) -> str:  # type: ignore[no-untyped-
     return "ended well"
 
 
-@pytest.mark.usefixtures("compiler_imported")
 def test_a_failing_collective_surfaces_in_backward(tmp_path: Path) -> None:
     """The error of a collective reaches the caller of backward, on the rank where it failed."""
     first, second = values(on_ranks(2, tmp_path, fail_in_ddp, default_hooks.allreduce_hook))
@@ -99,7 +89,6 @@ def train_with_power_sgd(rank: int, world: int, options: Options) -> tuple[Log, 
         return lab.log(), error
 
 
-@pytest.mark.usefixtures("compiler_imported")
 def test_torch_power_sgd_blocks_in_callbacks(tmp_path: Path) -> None:
     """The log says why torch's powerSGD_hook fails with two buckets: its callbacks wait for further collectives."""
     options = Options(callback_threads="one", deadlock_after=0.3, patience=5.0)

@@ -2,14 +2,13 @@
 
 import copy
 import pickle
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from ranks import on_ranks, values
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -18,7 +17,6 @@ from commhooks.reference.powersgd import PowerSGDState, _Memory, batched_powerSG
 
 RANKS = 2
 STEPS = 5
-TIME_LIMIT = 60
 SHAPES = [(24, 16), (16,), (24, 16), (12, 4, 3), (), (0, 3)]
 
 Hook = Callable[..., torch.futures.Future[torch.Tensor]]
@@ -126,16 +124,7 @@ def test_unsupported_dtype_is_refused(hook: Hook) -> None:
 
 def test_real_training(tmp_path: Path) -> None:
     """The hooks run in real data-parallel training with several buckets, and give the right gradients."""
-    ranks = torch.multiprocessing.start_processes(
-        _train_on_rank, args=(str(tmp_path / "store"),), nprocs=RANKS, start_method="fork", join=False
-    )
-    deadline = time.monotonic() + TIME_LIMIT
-    try:
-        while not ranks.join(timeout=1):
-            assert time.monotonic() < deadline, f"not finished after {TIME_LIMIT} s"
-    finally:
-        for process in ranks.processes:
-            process.kill()
+    assert values(on_ranks(RANKS, tmp_path, _train_on_rank)) == [None] * RANKS
 
 
 def _bucket(step: int, dtype: torch.dtype = torch.float32, scale: float = 1.0) -> GradBucket:
@@ -182,9 +171,7 @@ def _train(model: nn.Module, inputs: torch.Tensor, hook: Hook, tolerance: float)
     assert max(calls) > 0, "one bucket only"
 
 
-def _train_on_rank(rank: int, store: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", store=dist.FileStore(store, RANKS), rank=rank, world_size=RANKS)
+def _train_on_rank(rank: int, world: int) -> None:
     torch.manual_seed(0)
     perceptron, convolutions = _perceptron(), _convolutions()
     torch.manual_seed(rank)
@@ -198,4 +185,3 @@ def _train_on_rank(rank: int, store: str) -> None:
     # Registration looks at the annotations of the hook itself.
     parallel = DistributedDataParallel(perceptron)
     parallel.register_comm_hook(PowerSGDState(None), powerSGD_hook)
-    dist.destroy_process_group()

@@ -2,48 +2,34 @@
 
 from __future__ import annotations
 
-import datetime
-import multiprocessing
+import importlib
 import pickle
-import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
+from ranks import on_ranks
 
-SECONDS = 40
 Case = Callable[[int], None]
 
 
-def run_on_two_ranks(cases: Mapping[str, Case], folder: Path) -> dict[str, str]:
-    """Runs all cases one after the other on two ranks; gives what went wrong on either rank, by case."""
-    context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=_run_cases, args=(rank, cases, folder), daemon=True) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    deadline = time.monotonic() + SECONDS
-    for process in ranks:
-        process.join(max(0.0, deadline - time.monotonic()))
-        if process.is_alive():
-            process.kill()
+def run_on_two_ranks(module: str, folder: Path) -> dict[str, str]:
+    """Runs the ``CASES`` of a module one after the other on two ranks; gives what went wrong on either, by case."""
     faults: dict[str, str] = {}
-    for rank in range(2):
+    ends = on_ranks(2, folder, _run_cases, module, folder)
+    for rank, end in enumerate(ends):
         outcomes = {path.stem: pickle.loads(path.read_bytes()) for path in folder.glob(f"{rank}/*.pickle")}
-        for name in cases:
-            fault = outcomes.get(name, "the rank died or ran out of time")
+        for name in importlib.import_module(module).CASES:
+            fault = outcomes.get(name, f"not run: {end.error}")
             if fault is not None:
                 faults[name] = f"{faults.get(name, '')}rank {rank}: {fault}\n"
     return faults
 
 
-def _run_cases(rank: int, cases: Mapping[str, Case], folder: Path) -> None:
-    torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), 2)
-    dist.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=10))
+def _run_cases(rank: int, world: int, module: str, folder: Path) -> None:
     (folder / str(rank)).mkdir()
-    for name, case in cases.items():
+    for name, case in importlib.import_module(module).CASES.items():
         torch.manual_seed(0)
         fault = None
         try:
@@ -51,4 +37,3 @@ def _run_cases(rank: int, cases: Mapping[str, Case], folder: Path) -> None:
         except BaseException:
             fault = traceback.format_exc()
         (folder / str(rank) / f"{name}.pickle").write_bytes(pickle.dumps(fault))
-    dist.destroy_process_group()
