@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import ModuleType
 
 from .adapter import DTYPES, Description, UnusableImplementation
@@ -17,7 +17,7 @@ CLAIMS = ("mean", "sum", "local", "random", "subgroups", "pickle")
 class OneHook(TorchAdapter):
     """Checks one function ``hook(state, bucket)`` for what every hook must keep.
 
-    The module may say three more things about the hook, as attributes of the function or as its own globals:
+    The module may say four more things about the hook, as attributes of the function or as its own globals:
 
     - ``commhooks_state(process_group)``: makes the hook's state. By default the state is the process group, or None.
     - ``commhooks_claims``: a set of "mean" or "sum" (it averages or adds, so its result is checked too), "subgroups"
@@ -27,6 +27,8 @@ class OneHook(TorchAdapter):
     - ``commhooks_error``: a number, for a hook that averages with a loss: by how much the first result may miss the
       mean, as a share of the largest gradient of the bucket on any rank. Without it, and without "mean" or "sum",
       nothing is said about the result's values, and none are checked.
+    - ``commhooks_dtypes``: a set of the dtypes of buckets that it is for, of "float16", "bfloat16", "float32" and
+      "float64"; by default all. Buckets of the others it should refuse, which is tried.
 
     Args:
         function: The hook.
@@ -42,7 +44,7 @@ class OneHook(TorchAdapter):
         self._hook_name = name.rpartition(":")[2]
 
     def describe(self) -> Description:
-        """Offers this one hook, on every dtype."""
+        """Offers this one hook, on the dtypes that it is for."""
         import torch
 
         _check_is_hook(self._function, self._name)
@@ -64,7 +66,7 @@ class OneHook(TorchAdapter):
             module=self._module.__name__,
             version=str(getattr(self._module, "__version__", "")),
             framework=f"torch {torch.__version__}",
-            capabilities=frozenset({*DTYPES, "subnormals", "DistributedDataParallel", *(said & {"subgroups"})}),
+            capabilities=frozenset({*self._dtypes(), "subnormals", "DistributedDataParallel", *(said & {"subgroups"})}),
             hook=self._hook_name,
             claims=frozenset(said),
             error=0.0 if error is None else float(error),
@@ -82,6 +84,15 @@ class OneHook(TorchAdapter):
         """The state that the module's ``commhooks_state`` makes, or the process group."""
         make: Callable[[object], object] | None = self._said("commhooks_state", None)  # type: ignore[assignment]
         return group if make is None else make(group)
+
+    def _dtypes(self) -> set[str]:
+        said = self._said("commhooks_dtypes", DTYPES)
+        names = set() if isinstance(said, str) or not isinstance(said, Iterable) else {str(name) for name in said}
+        if not names or not names <= set(DTYPES):
+            raise UnusableImplementation(
+                f"commhooks_dtypes of {self._name} must be a set of {', '.join(DTYPES)}, got {said!r}"
+            )
+        return names
 
     def _said(self, attribute: str, default: object) -> object:
         return getattr(self._function, attribute, getattr(self._module, attribute, default))

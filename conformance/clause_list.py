@@ -29,6 +29,13 @@ def chosen(levels: Sequence[str], since: str | None) -> list[Clause]:
     return [clause for clause in clauses if (not levels or clause.level in levels) and version(clause.since) >= oldest]
 
 
+def beginning_with(clauses: Sequence[Clause], text: str | None) -> list[Clause]:
+    """Those clauses whose ids begin with a text, in whatever case, of which none is that text itself."""
+    if text is None or text.upper() in all_clauses():
+        return []
+    return [clause for clause in clauses if clause.id.startswith(text.upper())]
+
+
 def find(name: str) -> Clause:
     """The clause with that id, in whatever case it is written.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +16,7 @@ from commhooks.conformance.clauses import LEVELS
 from commhooks.conformance.report.diff import differences
 from commhooks.conformance.report.diff_text import as_markdown, as_text
 from commhooks.conformance.report.document import ReportError, read_report
-from commhooks.conformance.report.folder import redraw
+from commhooks.conformance.report.folder import REPORT, redraw
 from commhooks.conformance.report.matrix import expect_same_clauses, write_matrix
 
 GOOD, WORSE, USAGE_ERROR = 0, 1, 4
@@ -56,6 +57,7 @@ def check(arguments: Sequence[str]) -> int:
                 "-c",
                 str(Path(__file__).with_name("pytest.ini")),
                 "--rootdir=.",
+                "--noconftest",
                 "--import-mode=importlib",
                 "-p",
                 "no:cacheprovider",
@@ -69,6 +71,7 @@ def check(arguments: Sequence[str]) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog="commhooks", description="Conformance of DDP communication hooks.", epilog=EPILOG)
+    parser.add_argument("--version", action="version", version=f"commhooks {metadata.version('commhooks')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     commands.add_parser(
         "check",
@@ -85,7 +88,7 @@ def _parser() -> Parser:
 
 def _add_page(parser: argparse.ArgumentParser) -> None:
     parser.description = "Draws index.html and the badges from a report, beside it or in another folder."
-    parser.add_argument("report", type=Path, metavar="REPORT", help="a report.json")
+    parser.add_argument("report", type=_report, metavar="REPORT", help="a report.json, or the folder that has it")
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help="folder (default: that of the report)")
     parser.set_defaults(run=_page)
 
@@ -95,7 +98,9 @@ def _add_matrix(parser: argparse.ArgumentParser) -> None:
         "Draws one page of several reports: clauses against implementations, and all that each report says. The "
         "reports must be of one set of clauses, and each of another implementation, version, device or backend."
     )
-    parser.add_argument("reports", type=Path, nargs="+", metavar="REPORT", help="a report.json")
+    parser.add_argument(
+        "reports", type=_report, nargs="+", metavar="REPORT", help="a report.json, or the folder that has it"
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="folder of the page")
     parser.set_defaults(run=_matrix)
 
@@ -106,15 +111,17 @@ def _add_diff(parser: argparse.ArgumentParser) -> None:
         "does not any more, or fails where it deviated or was not run; so did a run with a failure or a stale record "
         "that was not there before."
     )
-    parser.add_argument("before", type=Path, metavar="BEFORE", help="report.json of the first run")
-    parser.add_argument("after", type=Path, metavar="AFTER", help="report.json of the second run")
+    parser.add_argument("before", type=_report, metavar="BEFORE", help="report.json of the first run, or its folder")
+    parser.add_argument("after", type=_report, metavar="AFTER", help="report.json of the second run, or its folder")
     parser.add_argument("--markdown", action="store_true", help="write Markdown, for a pull request")
     parser.set_defaults(run=_diff)
 
 
 def _add_clauses(parser: argparse.ArgumentParser) -> None:
     parser.description = "Lists the clauses of the specification; with an ID shows that clause and its checks."
-    parser.add_argument("id", nargs="?", metavar="ID", help="id of a clause, such as ALLREDUCE-MEAN")
+    parser.add_argument(
+        "id", nargs="?", metavar="ID", help="id of a clause, such as ALLREDUCE-MEAN, or the beginning of several: DDP-"
+    )
     parser.add_argument("--level", action="append", choices=LEVELS, default=[], help="clauses of this level only")
     parser.add_argument(
         "--since", type=_version, metavar="VERSION", help="clauses that came with this version or later"
@@ -144,13 +151,20 @@ def _diff(options: argparse.Namespace) -> int:
 
 
 def _clauses(options: argparse.Namespace) -> int:
-    if options.id is None:
-        clauses = clause_list.chosen(options.level, options.since)
+    clauses = clause_list.chosen(options.level, options.since)
+    begun = clause_list.beginning_with(clauses, options.id)
+    if options.id is None or begun:
+        clauses = begun or clauses
         print(clause_list.as_json(clauses) if options.json else clause_list.as_lines(clauses))
         return GOOD
     clause = clause_list.find(options.id)
     print(clause_list.as_json([clause]) if options.json else clause_list.as_text(clause))
     return GOOD
+
+
+def _report(text: str) -> Path:
+    path = Path(text)
+    return path / REPORT if path.is_dir() else path
 
 
 def _version(text: str) -> str:

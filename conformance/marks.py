@@ -65,6 +65,17 @@ def unless(name: str) -> Callable[[Check], Check]:
     return pytest.mark.unless(name)
 
 
+def denied(what: str) -> Callable[[Check], Check]:
+    """Runs a check only with what an implementation does not offer: "dtype" (each such dtype) or a capability."""
+    return pytest.mark.denied(what)
+
+
+def one_hook(check: Check) -> Check:
+    """Runs a check only with a single user-written hook."""
+    marked: Check = pytest.mark.one_hook(check)
+    return marked
+
+
 def every_hook(check: Check) -> Check:
     """Runs a check with every hook the implementation offers; a single user-written hook gets these checks only."""
     marked: Check = pytest.mark.every_hook(check)
@@ -84,6 +95,8 @@ MARKS = {
     "worlds(at_least, at_most)": worlds.__doc__,
     "claims(name)": claims.__doc__,
     "unless(name)": unless.__doc__,
+    "denied(what)": denied.__doc__,
+    "one_hook": one_hook.__doc__,
     "every_hook": every_hook.__doc__,
     "stateful": stateful.__doc__,
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -128,8 +128,10 @@ def _report_folder(text: str) -> Path:
     place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     if not place.is_dir():
         raise pytest.UsageError(f"--report={text} cannot be a folder: {place} is a file")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise pytest.UsageError(f"--report={text} cannot be written: no permission to write to {place}")
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise pytest.UsageError(f"--report={text} cannot be written: {place}: {error.strerror or error}") from None
     return folder
 
 

@@ -46,6 +46,11 @@ def rows(check: pytest.Item, names: Sequence[str], choice: Choice) -> list[tuple
     description = choice.description
     if description.hook is not None and check.get_closest_marker("every_hook") is None:
         return []
+    if description.hook is None and check.get_closest_marker("one_hook") is not None:
+        return []
+    denied = mark(check, "denied")
+    if set(denied) & description.capabilities:
+        return []
     stateful = check.get_closest_marker("stateful") is not None
     smallest, largest = mark(check, "worlds", (1, None))
     sizes = [size for size in choice.world_sizes if smallest <= size <= (largest or size)]
@@ -53,7 +58,9 @@ def rows(check: pytest.Item, names: Sequence[str], choice: Choice) -> list[tuple
         "implementation": [choice.implementation],
         "hook": [hook for hook in hooks(description, stateful) if _suits(check, hook, description)],
         "half": HALVES,
-        "dtype": mark(check, "dtypes", DTYPES),
+        "dtype": [dtype for dtype in DTYPES if dtype not in description.capabilities]
+        if "dtype" in denied
+        else mark(check, "dtypes", DTYPES),
         "world_size": sizes,
     }
     return [
@@ -93,7 +100,8 @@ def clause_ids(check: pytest.Item, parameters: Mapping[str, object]) -> list[str
 def lacking(check: pytest.Item, parameters: Mapping[str, object], description: Description) -> list[str]:
     """What a check needs with these parameters and the implementation does not offer."""
     wanted = [name for need in mark(check, "needs") for name in _names(_formatted(need, parameters))]
-    wanted += _names(str(parameters.get("hook", ""))) + _names(str(parameters.get("dtype", "")))
+    wanted += _names(str(parameters.get("hook", "")))
+    wanted += [] if "dtype" in mark(check, "denied") else _names(str(parameters.get("dtype", "")))
     wanted += ["PowerSGDState"] if set(POWERSGD_HOOKS) & set(wanted) else []
     known = {*description.capabilities, description.hook}
     return [name for name in dict.fromkeys(wanted) if name not in known]

@@ -53,6 +53,7 @@ def folder(tmp_path: Path) -> Path:
         (["--impl=torch", "--backend=pigeons"], ["unknown backend 'pigeons'", "gloo"]),
         (["--impl=torch", "--report=leaves.py"], ["--report=leaves.py", "is a file"]),
         (["--impl=torch", "--report=leaves.py/deep/report"], ["--report=leaves.py/deep/report", "leaves.py is a file"]),
+        (["--impl=torch", "--report=/proc/report"], ["--report=/proc/report cannot be written: /proc"]),
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else None,
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import made_reports
@@ -74,6 +76,34 @@ def test_clauses(capsys: Printed) -> None:
     )
 
 
+def test_clauses_that_begin_alike(capsys: Printed) -> None:
+    """The beginning of ids, in whatever case, lists those clauses."""
+    assert main(["clauses", "noop-"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:-1]] == [name for name in all_clauses() if name.startswith("NOOP-")]
+
+
+def test_folder_of_a_report(folder: Path, capsys: Printed) -> None:
+    """Where a report is asked for, the folder that a run left does as well."""
+    for name in ("before", "after"):
+        (folder / name).mkdir()
+    shutil.copy("good.json", "before/report.json")
+    shutil.copy("worse.json", "after/report.json")
+    assert main(["page", "before"]) == 0
+    assert capsys.readouterr().out == "before/index.html\n"
+    assert main(["diff", "before", "after"]) == 1
+    assert main(["diff", "before", "good.json"]) == 0
+    assert main(["matrix", "before", "other.json", "-o", "site"]) == 0
+
+
+def test_version(capsys: Printed) -> None:
+    """--version gives that of the package."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"commhooks {metadata.version('commhooks')}\n"
+
+
 @pytest.mark.parametrize("name", ["FP16-CAST-FIRST", "fp16-cast-first"])
 def test_one_clause(name: str, capsys: Printed) -> None:
     """`clauses ID` shows the text, the object and file it stands in, and each check with its file and line."""
@@ -99,6 +129,7 @@ def test_clauses_as_json(capsys: Printed) -> None:
     ("arguments", "words"),
     [
         (["page", "nowhere.json"], ["nowhere.json", "No such file"]),
+        (["page", "."], ["report.json", "No such file"]),
         (["page", "cut.json"], ["cut.json", "no readable report"]),
         (["page", "good.json", "-o", "file/site"], ["file"]),
         (
@@ -111,7 +142,7 @@ def test_clauses_as_json(capsys: Printed) -> None:
         (["diff", "good.json", "foreign.json"], ["different clause sets"]),
         (["diff", "good.json", "other.json"], ["no implementation in common: some, and other"]),
         (["diff", "good.json"], ["AFTER"]),
-        (["clauses", "FP16-CAST"], ["no clause 'FP16-CAST'", "FP16-CAST-FIRST"]),
+        (["clauses", "FP16-FIRST-CAST"], ["no clause 'FP16-FIRST-CAST'", "FP16-CAST-FIRST"]),
         (["clauses", "?"], ["no clause '?'", "`commhooks clauses` lists all"]),
         (["clauses", "--level=MIGHT"], ["MIGHT", "MUST"]),
         (["clauses", "--since=newest"], ["newest", "1.12"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -70,9 +71,12 @@ def test_the_wheel_is_what_runs(installed: Installed) -> None:
 
 
 def test_check_works_outside_the_checkout(installed: Installed) -> None:
-    """`commhooks check` runs the checks on torch and leaves a valid report in the working directory."""
+    """`commhooks check` runs the checks on torch and leaves a valid report, whatever the project around it says."""
+    (installed.folder / "tests").mkdir()
+    (installed.folder / "tests" / "conftest.py").write_text("pytest_plugins = ['no_such_plugin']\n")
     (installed.folder / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such-option'\n")
     output = installed.run("commhooks", "check", "--impl=torch", "--world-size=1,2", "-q", "-k", "test_noop")
+    shutil.rmtree(installed.folder / "tests")
     assert "cells in" in output
     report = read_report(installed.folder / "report" / "report.json")
     assert {cell.state for cell in report.implementations[0].cells} == {"pass"}

@@ -25,6 +25,8 @@ RIGHT = [
     "keeps_what_it_lost",
     "dithers",
     "gossips",
+    "does_more_than_it_claims",
+    "is_for_wide_types",
 ]
 # Inside data-parallel training hooks are looked at elsewhere.
 RIGHT_CLAUSES = [
@@ -43,6 +45,8 @@ WRONG = {
     "waits_inside": ("HOOK-NO-BLOCKING", "blocks", "waits for a future at user_hooks.py:"),
     "sends_the_norm_inside": ("HOOK-NO-BLOCKING", "blocks", "Wait in the hook itself"),
     "forgets_the_group": ("HOOK-GROUP", "group", "Give each collective group="),
+    "rounds_what_it_is_not_for": ("HOOK-DENIED", "value", "says that it does not offer float32. Refuse"),
+    "refuses_on_one_rank": ("HOOK-DENIED", "one-sided", "a rank refused, and another waits for it"),
     "skips_zeros": ("HOOK-ORDER", "order", "(nothing)"),
     "largest_part_first": ("HOOK-ORDER", "order", "or the gradients' values"),
     "makes_a_group_each_time": ("HOOK-NO-NEW-GROUP", "new group", "Make groups once"),
@@ -79,6 +83,9 @@ def test_right_hook_passes(name: str, finished: Finished) -> None:
         (cell.clause, cell.failure.message) for cell in cells if cell.state == "fail"
     ]
     passed = {cell.clause for cell in cells if cell.state == "pass"}
+    if name == "is_for_wide_types":
+        assert [cell.reason for cell in cells if cell.clause == "HOOK-DENIED"] == ["refused: raises TypeError"]
+        return
     assert {"HOOK-LATE", "HOOK-ANY-ORDER", "HOOK-ORDER", "HOOK-NO-BLOCKING", "HOOK-FAILS", "HOOK-TRAFFIC"} <= passed
 
 
@@ -105,6 +112,35 @@ def test_claims_decide_what_is_checked(finished: Finished) -> None:
     """A mean is asked only of who claims it, and so are a sum, agreement and the group."""
     clauses = {name: {cell.clause for cell in finished.implementation(f"{HOOKS}:{name}").cells} for name in RIGHT}
     assert {name for name in RIGHT if "HOOK-SUM" in clauses[name]} == {"sums"}
-    assert {name for name in RIGHT if "HOOK-AGREE" not in clauses[name]} == {"gossips"}
-    averaging = {"averages", "synchronous", "gathers", "scatters_and_gathers", "by_way_of_the_first_rank"}
+    assert {name for name in RIGHT if "HOOK-AGREE" not in clauses[name]} == {
+        "gossips",
+        "does_more_than_it_claims",
+    }
+    averaging = {
+        "averages",
+        "is_for_wide_types",
+        "synchronous",
+        "gathers",
+        "scatters_and_gathers",
+        "by_way_of_the_first_rank",
+    }
     assert {name for name in RIGHT if "HOOK-MEAN" in clauses[name]} == averaging
+
+
+def test_what_is_not_claimed_is_reported(finished: Finished) -> None:
+    """Who averages, adds or keeps to a group without a claim learns it, and who claims a leave and does not take it."""
+
+    def noted(name: str) -> set[str]:
+        cells = finished.implementation(f"{HOOKS}:{name}").cells
+        return {cell.reason.partition(":")[0] for cell in cells if cell.clause == "HOOK-CLAIMS" and cell.reason}
+
+    assert noted("averages") == noted("sums") == set()
+    unchecked = 'it claims no "mean", no "sum" and no commhooks_error, so the values of its results were not checked'
+    assert noted("dithers") == noted("gossips") == noted("keeps_what_it_lost") == {unchecked}
+    assert noted("does_more_than_it_claims") == {
+        unchecked,
+        "it gives the mean of 2 ranks",
+        'it claims "local", and all ranks have the same bits',
+        'it claims "random", and gave the same bits twice',
+        "it keeps to its process group",
+    }

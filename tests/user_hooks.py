@@ -145,6 +145,23 @@ def gossips(state, bucket):
 gossips.commhooks_claims = {"local"}
 
 
+def does_more_than_it_claims(state, bucket):
+    return averages(state, bucket)
+
+
+does_more_than_it_claims.commhooks_claims = {"local", "random"}
+
+
+def is_for_wide_types(state, bucket):
+    if bucket.buffer().dtype.itemsize < 8:
+        raise TypeError(f"buckets have to be of float64, got {bucket.buffer().dtype}")
+    return averages(state, bucket)
+
+
+is_for_wide_types.commhooks_claims = {"mean"}
+is_for_wide_types.commhooks_dtypes = {"float64"}
+
+
 # --- Wrong ---------------------------------------------------------------------------------------------------------
 
 
@@ -215,6 +232,27 @@ def forgets_the_group(group, bucket):
 
 
 forgets_the_group.commhooks_claims = {"mean", "subgroups"}
+
+
+def rounds_what_it_is_not_for(state, bucket):
+    """Not for float32, but it takes such buckets, and loses most of each number."""
+    buffer = bucket.buffer()
+    if buffer.dtype == torch.float32:
+        buffer.copy_(buffer.bfloat16())
+    return averages(state, bucket)
+
+
+rounds_what_it_is_not_for.commhooks_claims = {"mean"}
+rounds_what_it_is_not_for.commhooks_dtypes = {"float64"}
+
+
+def refuses_on_one_rank(state, bucket):
+    if bucket.buffer().dtype == torch.float32 and dist.get_rank() == 1:
+        raise TypeError("buckets have to be of float64")
+    return averages(state, bucket)
+
+
+refuses_on_one_rank.commhooks_dtypes = {"float64"}
 
 
 def skips_zeros(state, bucket):

@@ -13,6 +13,8 @@ from commhooks.conformance.report.scores import Finding, clause_states, findings
 from commhooks.conformance.report.words import count, printable
 
 REASON_SHOWN = 88
+# What checks of this clause note is for whoever runs them, not only for the page.
+BEYOND_CLAIMS = "HOOK-CLAIMS"
 
 
 def headline(result: ImplementationResult, world_sizes: Sequence[int]) -> str:
@@ -68,6 +70,10 @@ def _of_one(report: Report, result: ImplementationResult, folder: Path) -> list[
     if deviations:
         lines.append(f"{count(len({finding.reason for finding in deviations}), 'deviation')}, as recorded")
         lines += _two_lines_each(deviations, folder)
+    beyond = {cell.reason: None for cell in result.cells if cell.clause == BEYOND_CLAIMS and cell.reason}
+    if beyond:
+        lines.append("beyond its claims")
+        lines += [f"  {printable(reason)}" for reason in beyond]
     if result.stale:
         lines.append(f"{count(len(result.stale), 'stale record')}: the file of deviations has to be corrected")
         lines += [f"  {sentence}" for sentence in result.stale]

@@ -26,9 +26,9 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         raise NotRun("caught already")
 
 
-@pytest.hookimpl(wrapper=True)
+@pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Notes which clauses have failed."""
+    """Notes which clauses have failed, after the suite has said how each check ended."""
     report: pytest.TestReport = yield  # type: ignore[assignment]
     if report.failed:
         caught.update(_pairs(item))

@@ -86,6 +86,37 @@ MUTANTS = [
         top="SEEN = []",
     ),
     Mutant(
+        "guesses_in_a_dtype_that_it_denies",
+        ("HOOK-DENIED",),
+        {
+            HOOKS: [
+                (
+                    ALLREDUCE,
+                    f"    if bucket.buffer().dtype == torch.float64:\n        bucket.buffer().round_()\n{ALLREDUCE}",
+                )
+            ],
+            "__init__.py": [
+                ("__all__ = [", 'commhooks_capabilities = ["allreduce_hook", "float32", "subgroups"]\n\n__all__ = [')
+            ],
+        },
+        kinds=("value",),
+    ),
+    Mutant(
+        "divides_by_the_world_where_it_denies_groups",
+        ("HOOK-DENIED",),
+        {
+            HOOKS: [
+                (
+                    ALLREDUCE,
+                    "    share = dist.get_world_size(process_group) / dist.get_world_size()\n"
+                    f"    bucket.buffer().mul_(share)\n{ALLREDUCE}",
+                )
+            ],
+            "__init__.py": [("__all__ = [", 'commhooks_capabilities = ["allreduce_hook", "float32"]\n\n__all__ = [')],
+        },
+        kinds=("value",),
+    ),
+    Mutant(
         "forgets_its_counter_when_it_is_pickled",
         ("HOOK-RESUMES",),
         {
