@@ -108,6 +108,15 @@ def advising(advice: str | Callable[[], str]) -> Iterator[None]:
         raise
 
 
+def keeps(expect: Callable[..., None], *arguments: Any) -> bool:
+    """Whether an expectation is met, for what is allowed either way."""
+    try:
+        expect(*arguments)
+    except ClauseFailure:
+        return False
+    return True
+
+
 def expect_same(outcome: Outcome, other: Outcome, what: str, dtype: str | None = None) -> None:
     """Expects two programs to have given the same bits on every rank, call by call.
 

@@ -34,6 +34,8 @@ SHAPES: dict[str, list[list[int]]] = {
 
 
 LENGTH = 12
+# Elements that are NaN or infinite on some rank.
+NOT_FINITE = [1, 3, 5, 7]
 # As long as the first bucket of data-parallel training, 1 MiB of float32, and a little more.
 LONG = (1 << 18) + 3
 
@@ -207,6 +209,24 @@ def test_mean(world: World, hook: str, dtype: str, case: str) -> None:
 
 
 @every_hook
+@claims("mean")
+@clauses("HOOK-HIDES-NOTHING")
+@dtypes("float32", "bfloat16")
+def test_mean_hides_nothing(world: World, hook: str, dtype: str) -> None:
+    """A hook that claims to average is not finite where some rank's gradient is NaN or infinite."""
+    _expect_nothing_hidden(world, hook, dtype)
+
+
+@every_hook
+@claims("sum")
+@clauses("HOOK-HIDES-NOTHING")
+@dtypes("float32", "bfloat16")
+def test_sum_hides_nothing(world: World, hook: str, dtype: str) -> None:
+    """A hook that claims to add is not finite where some rank's gradient is NaN or infinite."""
+    _expect_nothing_hidden(world, hook, dtype)
+
+
+@every_hook
 @claims("sum")
 @clauses("HOOK-SUM")
 @pytest.mark.parametrize("case", ["spread", "cancelling", "integers"])
@@ -236,3 +256,25 @@ def test_lossy(world: World, implementation: Implementation, hook: str, dtype: s
     gradients = inputs.by_name(case, world.size, 96, dtype)
     allowed = implementation.description.error * float(np.abs(gradients).max())
     averages.expect_mean(call_hook(world, hook, dtype, gradients).first, gradients, dtype, allowed=allowed)
+
+
+def _expect_nothing_hidden(world: World, hook: str, dtype: str) -> None:
+    gradients = inputs.spread(world.size, 16, dtype, reach=REACH)
+    one, other, third, on_all = NOT_FINITE
+    gradients[0, one], gradients[-1, other], gradients[-1, third], gradients[:, on_all] = (
+        np.nan,
+        np.inf,
+        -np.inf,
+        np.nan,
+    )
+    advice = (
+        "Whoever trains looks for numbers that are not finite, to skip the step or to lower the loss scale: they must "
+        "not be replaced on the way."
+    )
+    with advising(advice):
+        for call in call_hook(world, hook, dtype, gradients).first:
+            expect_length(call, gradients.shape[1])
+            place = f'np.isfinite({call.place}["values"])[{NOT_FINITE}].tolist()'
+            found = np.isfinite(call.values)[NOT_FINITE].tolist()
+            name = f"whether the elements {NOT_FINITE} are finite"
+            expect_equal(call.rank, name, found, [False] * len(NOT_FINITE), place, "hidden")

@@ -11,7 +11,7 @@ import pytest
 from commhooks.adapters import Description
 from commhooks.conformance import averages, inputs, training
 from commhooks.conformance.cells import ClauseFailure
-from commhooks.conformance.expectations import advising, expect_equal, expect_length, expect_same
+from commhooks.conformance.expectations import advising, expect_equal, expect_length, expect_same, keeps
 from commhooks.conformance.expected import FloatArray
 from commhooks.conformance.laboratory import STEPS, Seen, at_leisure, call_in_lab, gradients
 from commhooks.conformance.laboratory_expectations import expect_no_error
@@ -82,30 +82,22 @@ def test_beyond_its_claims(
     given, values_claimed = gradients(lab, dtype)[0][0], claims & {"mean", "sum", "lossy"}
     if claim == "values" and not values_claimed:
         note('it claims no "mean", no "sum" and no commhooks_error, so the values of its results were not checked')
-    if claim == "mean" and not values_claimed and _kept(averages.expect_mean, seen.first, given, dtype):
+    if claim == "mean" and not values_claimed and keeps(averages.expect_mean, seen.first, given, dtype):
         note(f'it gives the mean of {lab.size} ranks: claim "mean" if it always does')
-    if claim == "sum" and not values_claimed and _kept(averages.expect_sum, seen.first, given, dtype):
+    if claim == "sum" and not values_claimed and keeps(averages.expect_sum, seen.first, given, dtype):
         note(f'it gives the sum over {lab.size} ranks: claim "sum" if it always does')
     if claim == "local" and claim in claims and _agree(seen):
         note('it claims "local", and all ranks have the same bits')
-    if claim == "random" and claim in claims and _kept(_expect_repeats, lab, hook, dtype, seen):
+    if claim == "random" and claim in claims and keeps(_expect_repeats, lab, hook, dtype, seen):
         note('it claims "random", and gave the same bits twice')
-    if claim == "subgroups" and claim not in claims and _kept(_expect_own_group, lab, hook, dtype):
+    if claim == "subgroups" and claim not in claims and keeps(_expect_own_group, lab, hook, dtype):
         note('it keeps to its process group: claim "subgroups" to have that checked')
-    if claim == "pickle" and claim not in claims and _kept(_expect_resumes, lab, hook, dtype, seen):
+    if claim == "pickle" and claim not in claims and keeps(_expect_resumes, lab, hook, dtype, seen):
         note('it goes on with a pickled state: claim "pickle" to have that checked')
 
 
 def _agree(seen: Seen) -> bool:
     return all(np.array_equal(call.values, calls[0].values, equal_nan=True) for calls in seen.calls for call in calls)
-
-
-def _kept(expect: Callable[..., None], *arguments: object) -> bool:
-    try:
-        expect(*arguments)
-    except ClauseFailure:
-        return False
-    return True
 
 
 def _expect_repeats(lab: World, hook: str, dtype: str, seen: Seen) -> None:

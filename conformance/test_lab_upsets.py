@@ -6,7 +6,7 @@ import numpy as np
 
 from commhooks.conformance import averages, inputs
 from commhooks.conformance.cells import ClauseFailure
-from commhooks.conformance.expectations import advising, expect_length, expect_same
+from commhooks.conformance.expectations import advising, expect_length, expect_same, keeps
 from commhooks.conformance.laboratory import STEPS, at_leisure, call_in_lab, gradients
 from commhooks.conformance.laboratory_expectations import expect_finite, expect_same_collectives
 from commhooks.conformance.marks import claims, clauses, dtypes, every_hook, stateful, worlds
@@ -34,10 +34,14 @@ def test_rebuilt(lab: World, implementation: Implementation, hook: str, dtype: s
     with advising(ANEW):
         seen = call_in_lab(lab, hook, dtype, steps, shapes=LAID_OUT, one_by_one=True)
         expect_finite(seen)
+        # What no longer is the mean after the first step; a hook that never gives it breaks another clause.
+        averaging = "mean" in implementation.description.claims and keeps(
+            averages.expect_mean, seen.first, steps[0][0], dtype
+        )
         for calls, expected in zip(seen.calls, [bucket for buckets in steps for bucket in buckets], strict=True):
             for call in calls:
                 expect_length(call, expected.shape[1])
-            if "mean" in implementation.description.claims:
+            if averaging:
                 averages.expect_mean(calls, expected, dtype)
 
 

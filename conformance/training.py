@@ -236,9 +236,13 @@ def expect_registered(rank: int, result: Mapping[str, Any], hook: str) -> None:
     """Expects the hook to have been accepted."""
     error, text = result["refused"]
     if error:
+        # Wrappers look the annotation of the second parameter up by its documented name.
+        named = (
+            "; the hook's second parameter has to be named bucket" if (error, text) == ("KeyError", "'bucket'") else ""
+        )
         raise ClauseFailure(
             f"raises {error}",
-            f"rank {rank}: register_comm_hook refused {hook} with {error}: {text}",
+            f"rank {rank}: register_comm_hook refused {hook} with {error}: {text}{named}",
             expected=f"{hook} is accepted",
             found=f"{error}: {text}",
             place=f'results[0][{rank}]["refused"][0]',

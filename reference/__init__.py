@@ -59,6 +59,8 @@ Clauses:
         bits as with the state itself.
     HOOK-NONFINITE (MUST, 1.11): With an infinity or NaN on one rank, all ranks start the same collectives, and either
         all raise or all have numbers that are not finite at the same places.
+    HOOK-HIDES-NOTHING (SHOULD, 1.11): A hook that claims to average or to add gives no finite number where a gradient
+        on some rank is not finite, so that training can notice it.
     HOOK-FAILS (MUST, 1.11): When a collective fails on every rank, the hook or its future raises on every rank, unless
         the hook gets the same result in another way.
     HOOK-DENIED (SHOULD, 1.11): What an implementation says that it does not offer, such as a dtype or process groups

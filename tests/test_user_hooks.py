@@ -47,6 +47,7 @@ WRONG = {
     "forgets_the_group": ("HOOK-GROUP", "group", "Give each collective group="),
     "rounds_what_it_is_not_for": ("HOOK-DENIED", "value", "says that it does not offer float32. Refuse"),
     "refuses_on_one_rank": ("HOOK-DENIED", "one-sided", "a rank refused, and another waits for it"),
+    "replaces_nan": ("HOOK-HIDES-NOTHING", "hidden", "must not be replaced on the way"),
     "skips_zeros": ("HOOK-ORDER", "order", "(nothing)"),
     "largest_part_first": ("HOOK-ORDER", "order", "or the gradients' values"),
     "makes_a_group_each_time": ("HOOK-NO-NEW-GROUP", "new group", "Make groups once"),

@@ -255,6 +255,13 @@ def refuses_on_one_rank(state, bucket):
 refuses_on_one_rank.commhooks_dtypes = {"float64"}
 
 
+def replaces_nan(state, bucket):
+    return averages(state, bucket).then(lambda future: future.value().nan_to_num())
+
+
+replaces_nan.commhooks_claims = {"mean"}
+
+
 def skips_zeros(state, bucket):
     """Saves a collective where this rank has nothing to say, which others do not know."""
     buffer = mean_over_world(bucket.buffer())

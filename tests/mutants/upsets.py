@@ -117,6 +117,16 @@ MUTANTS = [
         kinds=("value",),
     ),
     Mutant(
+        "mends_the_mean",
+        ("HOOK-HIDES-NOTHING",),
+        {
+            HOOKS: [(ALLREDUCE, f"    bucket.buffer().nan_to_num_()\n{ALLREDUCE}")],
+            "__init__.py": [("__all__ = [", 'allreduce_hook.commhooks_claims = {"mean"}\n\n__all__ = [')],
+        },
+        kinds=("hidden",),
+        hook="allreduce_hook",
+    ),
+    Mutant(
         "forgets_its_counter_when_it_is_pickled",
         ("HOOK-RESUMES",),
         {
