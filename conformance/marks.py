@@ -50,9 +50,9 @@ def dtypes(*names: str) -> Callable[[Check], Check]:
     return pytest.mark.dtypes(*names)
 
 
-def worlds(at_least: int = 1, at_most: int | None = None) -> Callable[[Check], Check]:
-    """Runs a check in worlds of these sizes only, where it has something to say."""
-    return pytest.mark.worlds(at_least, at_most)
+def worlds(at_least: int = 1, at_most: int | None = None, searched: int | None = None) -> Callable[[Check], Check]:
+    """Runs a check in worlds of these sizes only, where it has something to say; with --search up to ``searched``."""
+    return pytest.mark.worlds(at_least, at_most, searched)
 
 
 def claims(name: str) -> Callable[[Check], Check]:
@@ -92,7 +92,7 @@ MARKS = {
     "clauses(*ids)": clauses.__doc__,
     "needs(*capabilities)": needs.__doc__,
     "dtypes(*names)": dtypes.__doc__,
-    "worlds(at_least, at_most)": worlds.__doc__,
+    "worlds(at_least, at_most, searched)": worlds.__doc__,
     "claims(name)": claims.__doc__,
     "unless(name)": unless.__doc__,
     "denied(what)": denied.__doc__,

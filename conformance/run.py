@@ -95,7 +95,11 @@ class Run:
         for text, implementation in self.implementations.items():
             wanted = hooks.pytest_commhooks_clauses(implementation=text)
             clauses = set(self.clauses) if wanted is None else set(self.clauses) & set(wanted)
-            chosen.append(selection.Choice(text, implementation.description, self.options.world_sizes, clauses))
+            chosen.append(
+                selection.Choice(
+                    text, implementation.description, self.options.world_sizes, clauses, self.options.search > 0
+                )
+            )
         return chosen
 
 

@@ -27,12 +27,14 @@ class Choice:
         description: What the implementation says about itself.
         world_sizes: Sizes of the worlds.
         clauses: Ids of the clauses to check.
+        searching: Whether many random examples are tried.
     """
 
     implementation: str
     description: Description
     world_sizes: Sequence[int]
     clauses: Collection[str]
+    searching: bool = False
 
 
 def rows(check: pytest.Item, names: Sequence[str], choice: Choice) -> list[tuple[object, ...]]:
@@ -52,7 +54,9 @@ def rows(check: pytest.Item, names: Sequence[str], choice: Choice) -> list[tuple
     if set(denied) & description.capabilities:
         return []
     stateful = check.get_closest_marker("stateful") is not None
-    smallest, largest = mark(check, "worlds", (1, None))
+    smallest, largest, searched = mark(check, "worlds", (1, None, None))
+    if choice.searching and searched is not None:
+        largest = searched
     sizes = [size for size in choice.world_sizes if smallest <= size <= (largest or size)]
     values: dict[str, Sequence[object]] = {
         "implementation": [choice.implementation],

@@ -23,7 +23,7 @@ TRAINED = 4
 @stateful
 @clauses("HOOK-LATE")
 @needs("DistributedDataParallel")
-@worlds(2, 2)
+@worlds(2, 2, searched=4)
 @pytest.mark.parametrize("case", ["in training"])
 def test_training(
     request: pytest.FixtureRequest,

@@ -5,6 +5,7 @@ A line of ``docs/inventories/NAME.txt`` has a role, an object's name and its pla
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 
@@ -28,4 +29,7 @@ def write_inventory(text: Path, inventory: Path) -> None:
         f"# Sphinx inventory version 2\n# Project: {text.stem}\n# Version: \n# The remainder is compressed with zlib.\n"
     )
     inventory.parent.mkdir(parents=True, exist_ok=True)
-    inventory.write_bytes(header.encode() + zlib.compress("".join(entries).encode()))
+    # Another build may read it at the same time.
+    own = inventory.with_suffix(f".{os.getpid()}")
+    own.write_bytes(header.encode() + zlib.compress("".join(entries).encode()))
+    own.replace(inventory)
