@@ -10,6 +10,8 @@ from commhooks.conformance.marks import clauses, needs, worlds
 from commhooks.conformance.world import World
 
 SMALL = {"bucket_cap_mb": 60 / 2**20}
+# To compile takes a hundred times as long as other programs do.
+COMPILING = 4.0
 # Of the model "mlp".
 PARAMETERS = 8
 
@@ -32,6 +34,7 @@ def test_compiled(world: World, case: str) -> None:
         options=SMALL if small else {},
         compiled=compiled,
         noted=True,
+        longer=COMPILING,
     )
     for rank, result in enumerate(results):
         for step, calls in enumerate(result["calls"]):

@@ -165,7 +165,7 @@ def compare(world: World, model: str, hook: str = "", own: bool = False, **argum
         model: A name of ``programs.ddp_models.make_model``.
         hook: A hook's expression; none by default.
         own: Each rank keeps its own gradients.
-        arguments: Other arguments of ``programs.ddp_training.compare_with_one_process``.
+        arguments: Other arguments of ``programs.ddp_training.compare_with_one_process``, or of ``World.run``.
 
     Returns:
         What the ranks noted.

@@ -120,10 +120,11 @@ def run_steps(
             error=type(error).__name__, text=str(error), where=f"{last.name}, line {last.lineno}: {last.line}"
         )
         return {**record, "steps": notes}
-    adapter.barrier()
-    for noted, kept in zip(notes, results, strict=True) if look_again else ():
-        for one, result in zip(noted, kept, strict=False):
-            one["later"] = adapter.array(result) if one["is_tensor"] else None
+    if look_again:
+        adapter.barrier()
+        for noted, kept in zip(notes, results, strict=True):
+            for one, result in zip(noted, kept, strict=False):
+                one["later"] = adapter.array(result) if one["is_tensor"] else None
     return {**record, "steps": notes, "lengths": lengths}
 
 

@@ -31,9 +31,9 @@ def driver(implementation: Implementation, programs: Sequence[str]) -> Iterator[
     if description.hook is not None:
         own.append(OWN_STATE)
     methods = _used_methods("\n".join([*programs, *own]))
-    yield inspect.getsource(Place)
+    yield _source(Place)
     if any("TensorFacts" in method for method in methods):
-        yield inspect.getsource(TensorFacts)
+        yield _source(TensorFacts)
     # Each method is a part of its own, which scripts share.
     yield "\n\n\n".join(["class Driver:", *methods])
     if description.file is not None:
@@ -41,6 +41,9 @@ def driver(implementation: Implementation, programs: Sequence[str]) -> Iterator[
         yield LOAD_FILE.replace("PATH", repr(description.file)).replace("NAME", repr(module))
     body = "\n".join(textwrap.indent(part.strip("\n") + "\n", "    ") for part in own)
     yield f"class Implementation(Driver):\n{body}"
+
+
+_source = functools.cache(inspect.getsource)
 
 
 @functools.cache

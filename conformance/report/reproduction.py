@@ -110,7 +110,11 @@ def script_text(
 def _imports(parts: Sequence[str]) -> str:
     """The imports that the other parts of a script need."""
     text = "\n".join([PREAMBLE, *parts])
-    lines = [f"import {module}" for module in MODULES if re.search(rf"(?<![\w.]){module}\.", text)]
+    # A name before a dot; of most scripts the larger part are numbers.
+    names = set(re.findall(r"(?<![\w.])[a-z]\w*(?=\.)", text)) | (
+        {"importlib.util"} if "importlib.util." in text else set()
+    )
+    lines = [f"import {module}" for module in MODULES if module in names]
     return "\n".join(["from __future__ import annotations\n", *lines, PREAMBLE.strip("\n")])
 
 

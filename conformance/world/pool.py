@@ -259,6 +259,7 @@ class World:
         *,
         each: Sequence[Mapping[str, Plain]] | None = None,
         limit: float | None = None,
+        longer: float = 1.0,
         attempts: int = MAX_HANGS,
         shared: bool = False,
         **arguments: Plain,
@@ -269,6 +270,7 @@ class World:
             program: A function of ``commhooks.conformance.programs``.
             each: Arguments that differ by rank.
             limit: Seconds it may take, where that is less than the limit of the settings.
+            longer: How many times the limit of the settings it may take, where it has much more to do than others.
             attempts: How often it may fail to finish before it is not tried again.
             shared: Checks of several clauses look at the same run; the program is run for the first of them only.
             arguments: Arguments that are the same on every rank.
@@ -294,7 +296,7 @@ class World:
         for rank, channel in self._channels.items():
             with contextlib.suppress(ChannelClosed):  # a rank that ended since the last program is found below
                 channel.send({"program": started.name, "arguments": started.each[rank]})
-        timeout = self._implementation.settings.timeout
+        timeout = self._implementation.settings.timeout * longer
         results = self._collect(started, timeout if limit is None else min(limit, timeout))
         if key is not None:
             self._implementation.shared[key] = results
