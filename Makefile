@@ -6,13 +6,14 @@
 # make bench                     compare the speed of implementations; IMPL and AGAINST name them
 #
 # Each sets up .venv first. PYTHON chooses the interpreter; if that one has torch, it is used, otherwise the version in
-# constraints.txt is installed. ARGS are handed on to pytest; JOBS is the number of processes that run checks and tests.
+# constraints.txt is installed. ARGS are handed on to pytest; JOBS is the number of processes that run checks (3 by
+# default, since they wait for their ranks most of the time) or tests (2).
 
 PYTHON ?= python3
 VENV ?= .venv
 IMPL ?= reference
 AGAINST ?= torch
-JOBS ?= 2
+JOBS ?=
 ARGS ?=
 
 BIN := $(VENV)/bin
@@ -21,10 +22,10 @@ READY := $(VENV)/ready
 .PHONY: conformance test lint docs reports bench clean
 
 conformance: $(READY)
-	$(BIN)/pytest conformance -n $(JOBS) $(foreach impl,$(IMPL),--impl=$(impl)) $(ARGS)
+	$(BIN)/pytest conformance -n $(or $(JOBS),3) $(foreach impl,$(IMPL),--impl=$(impl)) $(ARGS)
 
 test: $(READY)
-	$(BIN)/pytest tests -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/pytest tests -n $(or $(JOBS),2) --dist loadfile $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -66,8 +66,7 @@ Clauses:
     HOOK-DENIED (SHOULD, 1.11): What an implementation says that it does not offer, such as a dtype or process groups
         of some of the ranks, it refuses with an error on every rank, or does rightly: it gives no wrong numbers, and
         lets no rank wait for ever.
-    HOOK-CLAIMS (MAY, 1.11): What a hook does beyond its claims, and which of the leave it claims it does not take, is
-        up to it; it is reported.
+    HOOK-CLAIMS (MAY, 1.11): A hook may do more than it claims, and claim more freedom than it uses; both are reported.
     HOOK-TRAFFIC (MAY, 1.11): How many collectives and bytes a step takes is up to the hook; it is reported.
 """
 

@@ -13,7 +13,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from commhooks.reference import GradBucket, fp16_compress_wrapper
-from commhooks.reference.powersgd import PowerSGDState, _Memory, batched_powerSGD_hook, powerSGD_hook
+from commhooks.reference.low_rank import Memory
+from commhooks.reference.powersgd import PowerSGDState, batched_powerSGD_hook, powerSGD_hook
 
 RANKS = 2
 STEPS = 5
@@ -105,7 +106,7 @@ def test_memory_is_reset_when_the_layout_changes() -> None:
     buffer = _bucket(4).buffer()
 
     fresh = copy.copy(state)
-    fresh._memories = {0: _Memory(layout=[], rng=copy.deepcopy(state._memories[0].rng))}
+    fresh._memories = {0: Memory(layout=[], rng=copy.deepcopy(state._memories[0].rng))}
     expected = powerSGD_hook(fresh, GradBucket(0, buffer.clone(), SHAPES[::-1], is_last=True)).wait()
     result = powerSGD_hook(state, GradBucket(0, buffer.clone(), SHAPES[::-1], is_last=True)).wait()
 

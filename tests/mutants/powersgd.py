@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import Mutant
+from . import REFERENCE, Mutant
 
-FILE = "powersgd.py"
+FILES = ("powersgd.py", "low_rank.py")
 DRAW = "    if memory.Qs is None or memory.drawn_Qs is None or not state.warm_start:\n"
 DRAWN = (
     "        drawn = torch.from_numpy(memory.rng.standard_normal(sum(math.prod(stack.Q_shape) for stack in stacks)))\n"
@@ -34,22 +34,26 @@ RNG = "np.random.default_rng([state.random_seed, index])"
 START_CHECK = "        if (use_error_feedback or warm_start) and start_powerSGD_iter <= 1:\n"
 VECTOR = "    if gradient.dim() < 2:\n        return False\n"
 EMPTY_OTHERS = "    if others_numel > 0:\n        others_mean"
-RANK = "    return min(state.matrix_approximation_rank, *_matrix_shape(gradient))\n"
+RANK = "    return min(state.matrix_approximation_rank, *matrix_shape(gradient))\n"
 
 
 def fault(
     name: str, ends: str, *changes: tuple[str, str], kinds: tuple[str, ...] = (), others: tuple[str, ...] = ()
 ) -> Mutant:
-    """A fault in the file of PowerSGD.
+    """A fault in the files of PowerSGD.
 
     Args:
         name: Its name.
         ends: The clauses that have to notice it, without "PSGD-" and separated by spaces.
-        changes: Texts of the file, and what to put in their place.
+        changes: Texts of the files, and what to put in their place.
         kinds: Kinds of failure, one of which each clause has to fail with.
         others: More clauses.
     """
-    return Mutant(f"psgd_{name}", (*(f"PSGD-{end}" for end in ends.split()), *others), {FILE: list(changes)}, kinds)
+    replacements: dict[str, list[tuple[str, str]]] = {}
+    for old, new in changes:
+        file = next((file for file in FILES if old in (REFERENCE / file).read_text(encoding="utf-8")), FILES[0])
+        replacements.setdefault(file, []).append((old, new))
+    return Mutant(f"psgd_{name}", (*(f"PSGD-{end}" for end in ends.split()), *others), replacements, kinds)
 
 
 MUTANTS = [
@@ -270,7 +274,7 @@ MUTANTS = [
     fault(
         "rank_one_too_many",
         "RANK STATS-COUNT WIRE",
-        (RANK, "    return min(state.matrix_approximation_rank + 1, *_matrix_shape(gradient))\n"),
+        (RANK, "    return min(state.matrix_approximation_rank + 1, *matrix_shape(gradient))\n"),
     ),
     fault(
         "rank_is_at_most_3",
