@@ -21,7 +21,7 @@ STEPS = 3
 
 @clauses("HOOK-IN-DDP")
 @needs("DistributedDataParallel")
-@worlds(2, 2, searched=4)
+@worlds(2, 2)
 def test_hook(request: pytest.FixtureRequest, lab: World, hook: str) -> None:
     """Whatever completions do, a model has the gradients of the joined batch, with noop_hook its own."""
     expect_gradients(lab, hook, drawn_seeds(request.config), own=hook == "noop_hook")
@@ -31,7 +31,7 @@ def test_hook(request: pytest.FixtureRequest, lab: World, hook: str) -> None:
 @claims("mean")
 @clauses("HOOK-IN-DDP")
 @needs("DistributedDataParallel")
-@worlds(2, 2, searched=4)
+@worlds(2, 2)
 def test_hook_that_claims_a_mean(request: pytest.FixtureRequest, lab: World, hook: str) -> None:
     """Whatever completions do, a model has the gradients of the joined batch."""
     expect_gradients(lab, hook, drawn_seeds(request.config), own=False)
