@@ -69,6 +69,12 @@ def below_maximum(world_size: int, length: int, dtype: str) -> FloatArray:
     return carried(kind.largest / world_size * generator.uniform(0.5, 0.98, (world_size, length)), dtype)
 
 
+def alike(world_size: int, length: int, dtype: str) -> FloatArray:
+    """The same numbers on every rank, so that nothing cancels and sums become as large as they can."""
+    (row,) = spread(1, length, dtype, seed=4, reach=1)
+    return carried(np.stack([row] * world_size), dtype)
+
+
 def zeros(world_size: int, length: int, dtype: str) -> FloatArray:
     """Zeros on every rank."""
     return carried(np.zeros((world_size, length)), dtype)
@@ -77,7 +83,7 @@ def zeros(world_size: int, length: int, dtype: str) -> FloatArray:
 def by_name(name: str, world_size: int, length: int, dtype: str) -> FloatArray:
     """The input with that name, such as "cancelling"."""
     makers: dict[str, Callable[[int, int, str], FloatArray]] = {
-        maker.__name__: maker for maker in (spread, cancelling, integers, subnormals, below_maximum, zeros)
+        maker.__name__: maker for maker in (spread, cancelling, integers, subnormals, below_maximum, alike, zeros)
     }
     return makers[name](world_size, length, dtype)
 

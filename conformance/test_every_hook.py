@@ -17,7 +17,8 @@ from commhooks.conformance.expectations import (
     expect_same,
     expect_unchanged,
 )
-from commhooks.conformance.marks import claims, clauses, dtypes, every_hook, needs, unless, worlds
+from commhooks.conformance.expected import FloatArray
+from commhooks.conformance.marks import claims, clauses, dtypes, every_hook, needs, one_hook, unless, worlds
 from commhooks.conformance.observations import Call, call_hook
 from commhooks.conformance.world import Implementation, World
 
@@ -36,8 +37,12 @@ SHAPES: dict[str, list[list[int]]] = {
 LENGTH = 12
 # Elements that are NaN or infinite on some rank.
 NOT_FINITE = [1, 3, 5, 7]
-# As long as the first bucket of data-parallel training, 1 MiB of float32, and a little more.
-LONG = (1 << 18) + 3
+# Longer than the first bucket of data-parallel training, and a little more than a power of two.
+LONG = (1 << 20) + 3
+# Lengths of the second bucket of a pass, which leave different remainders when they are cut into parts.
+VALUES = {"spread": 97, "cancelling": 98, "integers": 99, "alike": 100, "zeros": 101}
+# Enough for what a hook does every tenth or hundredth step only.
+MANY = 110
 
 
 def results(world: World, hook: str, dtype: str) -> Sequence[Call]:
@@ -115,7 +120,7 @@ def test_agree(world: World, hook: str, dtype: str) -> None:
 @worlds(2, 2)
 @pytest.mark.parametrize("case", ["zeros on rank 0", "zeros on rank 1", "large on rank 1", "a long bucket"])
 def test_agree_on(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
-    """All ranks have the same bits, whatever the gradients of one of them are, and in a bucket of 1 MiB too."""
+    """All ranks have the same bits, whatever the gradients of one of them are, and in a bucket of 4 MiB too."""
     gradients = inputs.spread(world.size, LONG if case == "a long bucket" else 96, dtype, reach=REACH)
     if case.startswith("zeros"):
         gradients[int(case[-1])] = 0.0
@@ -176,11 +181,15 @@ def test_earlier_call(world: World, hook: str, dtype: str) -> None:
 @dtypes("float32")
 @pytest.mark.parametrize("case", ["waiting in order", "waiting in reverse"])
 def test_in_flight(world: World, hook: str, dtype: str, case: str) -> None:
-    """Two buckets that are under way at once get the results that they get one after the other."""
-    gradients = [inputs.spread(world.size, length, dtype, seed=length, reach=REACH) for length in (65, 33)]
+    """Buckets that are under way at once get the results that they get one after the other."""
+    # Two of the same length, which a hook must not take for each other.
+    lengths = enumerate((65, 33, 65))
+    gradients = [inputs.spread(world.size, length, dtype, seed=number, reach=REACH) for number, length in lengths]
     alone = call_hook(world, hook, dtype, *gradients, one_pass=True)
-    order = [0, 1] if case == "waiting in order" else [1, 0]
-    together = call_hook(world, hook, dtype, *gradients, in_flight=True, wait_order=order, look_again=True)
+    order = [0, 1, 2] if case == "waiting in order" else [2, 1, 0]
+    # As one rank is late, the others have called the hook for all buckets before the first collective is complete.
+    late = lateness(world)
+    together = call_hook(world, hook, dtype, *gradients, each=late, in_flight=True, wait_order=order, look_again=True)
     expect_same(together, alone, "alone")
     for call in each_call(together):
         expect_unchanged(call, call.values, "later", "while the other bucket was under way")
@@ -190,22 +199,23 @@ def test_in_flight(world: World, hook: str, dtype: str, case: str) -> None:
 @clauses("HOOK-LENGTHS")
 @dtypes("float32")
 @pytest.mark.parametrize("case", SHAPES)
-def test_lengths(world: World, hook: str, dtype: str, case: str) -> None:
+def test_lengths(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
     """The hook works for buckets of one element, and with parameters that are empty or have no dimension."""
     shapes = SHAPES[case]
     gradients = inputs.spread(world.size, inputs.numel(shapes), dtype, reach=REACH)
-    for call in call_hook(world, hook, dtype, gradients, shapes=shapes).first:
+    calls = call_hook(world, hook, dtype, gradients, shapes=shapes).first
+    for call in calls:
         expect_length(call, inputs.numel(shapes))
+    _expect_as_claimed(calls, implementation, gradients, dtype)
 
 
 @every_hook
 @claims("mean")
 @clauses("HOOK-MEAN")
-@pytest.mark.parametrize("case", ["spread", "cancelling", "integers"])
-def test_mean(world: World, hook: str, dtype: str, case: str) -> None:
-    """A hook that claims to average gives the mean."""
-    gradients = inputs.by_name(case, world.size, 96, dtype)
-    averages.expect_mean(call_hook(world, hook, dtype, gradients).first, gradients, dtype)
+@pytest.mark.parametrize("case", VALUES)
+def test_mean(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
+    """A hook that claims to average gives the mean, in both buckets of a pass."""
+    _expect_values(world, implementation, hook, dtype, case)
 
 
 @every_hook
@@ -229,11 +239,10 @@ def test_sum_hides_nothing(world: World, hook: str, dtype: str) -> None:
 @every_hook
 @claims("sum")
 @clauses("HOOK-SUM")
-@pytest.mark.parametrize("case", ["spread", "cancelling", "integers"])
-def test_sum(world: World, hook: str, dtype: str, case: str) -> None:
-    """A hook that claims to sum gives the sum."""
-    gradients = inputs.by_name(case, world.size, 96, dtype)
-    averages.expect_sum(call_hook(world, hook, dtype, gradients).first, gradients, dtype)
+@pytest.mark.parametrize("case", VALUES)
+def test_sum(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
+    """A hook that claims to sum gives the sum, in both buckets of a pass."""
+    _expect_values(world, implementation, hook, dtype, case)
 
 
 @every_hook
@@ -250,12 +259,75 @@ def test_mean_in_a_group(world: World, hook: str, dtype: str) -> None:
 @every_hook
 @claims("lossy")
 @clauses("HOOK-LOSSY")
-@pytest.mark.parametrize("case", ["spread", "cancelling", "integers"])
+@pytest.mark.parametrize("case", VALUES)
 def test_lossy(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
-    """A hook that claims to average with a loss is as near to the mean as it says, but for the rounding."""
-    gradients = inputs.by_name(case, world.size, 96, dtype)
-    allowed = implementation.description.error * float(np.abs(gradients).max())
-    averages.expect_mean(call_hook(world, hook, dtype, gradients).first, gradients, dtype, allowed=allowed)
+    """A hook that claims to average with a loss is as near to the mean as it says in both buckets of a pass."""
+    _expect_values(world, implementation, hook, dtype, case)
+
+
+@every_hook
+@one_hook
+@claims("mean")
+@clauses("HOOK-MEAN")
+@dtypes("float32")
+@worlds(2, 3)
+def test_mean_in_many_steps(world: World, implementation: Implementation, hook: str, dtype: str) -> None:
+    """A hook that claims to average still does after a hundred steps."""
+    _expect_in_many_steps(world, implementation, hook, dtype)
+
+
+@every_hook
+@one_hook
+@claims("sum")
+@clauses("HOOK-SUM")
+@dtypes("float32")
+@worlds(2, 3)
+def test_sum_in_many_steps(world: World, implementation: Implementation, hook: str, dtype: str) -> None:
+    """A hook that claims to sum still does after a hundred steps."""
+    _expect_in_many_steps(world, implementation, hook, dtype)
+
+
+@every_hook
+@one_hook
+@unless("local")
+@clauses("HOOK-AGREE")
+@dtypes("float32")
+@worlds(2, 3)
+def test_agree_in_many_steps(world: World, hook: str, dtype: str) -> None:
+    """All ranks have the same bits in each of a hundred steps."""
+    for calls in call_hook(world, hook, dtype, *_many_steps(world, dtype), shared=True).calls:
+        expect_agreement(calls)
+
+
+def _many_steps(world: World, dtype: str) -> list[FloatArray]:
+    return [inputs.spread(world.size, 16, dtype, seed=step, reach=REACH) for step in range(MANY)]
+
+
+def _expect_in_many_steps(world: World, implementation: Implementation, hook: str, dtype: str) -> None:
+    steps = _many_steps(world, dtype)
+    for step, calls in enumerate(call_hook(world, hook, dtype, *steps, shared=True).calls):
+        with advising(f"This is step {step}, counted from 0."):
+            _expect_as_claimed(calls, implementation, steps[step], dtype)
+
+
+def _expect_values(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
+    buckets = [inputs.by_name(case, world.size, length, dtype) for length in (96, VALUES[case])]
+    outcome = call_hook(world, hook, dtype, *buckets, one_pass=True)
+    for number, calls in enumerate(outcome.calls):
+        with advising(f"This is bucket {number} of its pass." if number else ""):
+            _expect_as_claimed(calls, implementation, buckets[number], dtype)
+
+
+def _expect_as_claimed(
+    calls: Sequence[Call], implementation: Implementation, gradients: FloatArray, dtype: str
+) -> None:
+    """Expects the mean or the sum, within the claimed error, of hooks that claim one."""
+    claimed, error = implementation.description.claims, implementation.description.error
+    if "sum" in claimed:
+        averages.expect_sum(calls, gradients, dtype)
+    elif claimed & {"mean", "lossy"}:
+        allowed = 0.0 if "mean" in claimed else error * float(np.abs(gradients).max(initial=0.0))
+        averages.expect_mean(calls, gradients, dtype, allowed=allowed)
 
 
 def _expect_nothing_hidden(world: World, hook: str, dtype: str) -> None:

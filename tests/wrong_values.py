@@ -205,3 +205,105 @@ def seeds_and_does_not_draw(state, bucket):
     torch.manual_seed(99 + bucket.index())
     buffer = bucket.buffer().div_(dist.get_world_size())
     return dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+@claims("mean")
+@made_by(lambda group: {})
+def one_scratch_for_a_length(kept, bucket):
+    """Two buckets of the same length under way at once share it."""
+    buffer = bucket.buffer()
+    scratch = kept.setdefault((buffer.numel(), buffer.dtype), torch.empty_like(buffer))
+    torch.div(buffer, dist.get_world_size(), out=scratch)
+    future = dist.all_reduce(scratch, async_op=True).get_future()
+    return future.then(lambda done: buffer.copy_(done.value()[0]))
+
+
+@claims("sum")
+def averages_the_second_bucket(state, bucket):
+    buffer = bucket.buffer()
+    if bucket.index() > 0:
+        buffer.div_(dist.get_world_size())
+    return dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+@claims("sum")
+@made_by(lambda group: {})
+def never_resets_its_sum(kept, bucket):
+    buffer = bucket.buffer()
+    before = kept.get(bucket.index())
+    dist.all_reduce(buffer)
+    if before is not None and before.shape == buffer.shape:
+        buffer.add_(before)
+    kept[bucket.index()] = buffer.clone()
+    return completed(buffer)
+
+
+@claims()
+@misses_by(0.01)
+def divides_the_first_bucket_only(state, bucket):
+    buffer = bucket.buffer()
+    if bucket.index() == 0:
+        buffer.div_(dist.get_world_size())
+    return dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+@claims()
+@misses_by(0.01)
+def divides_by_the_largest(state, bucket):
+    """NaN where all gradients are zero."""
+    buffer = bucket.buffer()
+    largest = buffer.abs().max().float()
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    rounded = (buffer.float() / (largest / 127)).round()
+    future = dist.all_reduce(rounded, async_op=True).get_future()
+    return future.then(lambda done: (done.value()[0] * (largest / 127) / dist.get_world_size()).to(buffer.dtype))
+
+
+@claims()
+@misses_by(0.03)
+def adds_in_eight_bits(state, bucket):
+    """Room for the sum of two ranks."""
+    buffer, world = bucket.buffer(), dist.get_world_size()
+    largest = buffer.abs().max().float()
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    scale = torch.clamp(largest / 63, min=1e-30)
+    parts = [torch.empty(buffer.shape, dtype=torch.int8) for _ in range(world)]
+    dist.all_gather(parts, (buffer.float() / scale).round().to(torch.int8))
+    total = parts[0].clone()
+    for part in parts[1:]:
+        total += part
+    return completed((total.float() * scale / world).to(buffer.dtype))
+
+
+@claims("mean")
+def keeps_one_element_for_itself(state, bucket):
+    buffer = bucket.buffer()
+    if buffer.numel() == 1:
+        return completed(buffer)
+    buffer.div_(dist.get_world_size())
+    return dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+@claims("mean")
+def rounds_up_for_two_ranks(state, bucket):
+    """Cuts the bucket into parts of (n + 1) // W elements; for three ranks some are left."""
+    buffer, world = bucket.buffer(), dist.get_world_size()
+    part = max((buffer.numel() + 1) // world, 1)
+    mean = torch.zeros_like(buffer)
+    for start in range(0, min(part * world, buffer.numel()), part):
+        piece = buffer[start : start + part] / world
+        dist.all_reduce(piece)
+        mean[start : start + part] = piece
+    return completed(mean)
+
+
+@claims("mean")
+@made_by(lambda group: {"step": 0})
+def skips_every_fiftieth_step(kept, bucket):
+    """Local SGD by the way, which all ranks agree on; a mean it is not."""
+    kept["step"] += bucket.is_last()
+    buffer = bucket.buffer()
+    if kept["step"] % 50 == 0:
+        return completed(buffer)
+    buffer.div_(dist.get_world_size())
+    return dist.all_reduce(buffer, async_op=True).get_future().then(lambda done: done.value()[0])
