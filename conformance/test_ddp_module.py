@@ -58,7 +58,7 @@ def test_eval(world: World) -> None:
 def test_state_dict(world: World) -> None:
     """state_dict() has the model's names with the prefix "module." and nothing else."""
     for rank in training.run(world, lambda _: [a_pass([1.0] * 3)], hook="allreduce_hook", buffers=np.zeros(2)):
-        expected = ["module.w0", "module.w1", "module.w2", "module.shift"]
+        expected = ["module.w0", "module.w1", "module.w2", "module.shift", "module.part.shift"]
         rank.expect("the names in state_dict()", rank.record["entries"], expected, '["entries"]', "names")
 
 

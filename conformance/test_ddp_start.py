@@ -65,6 +65,11 @@ def test_state_none_with_a_subgroup(world: World, note: Callable[[str], None]) -
         rank.expect_gradients(0, given(rank.rank, 0), "on a subgroup of this rank alone, without a warning,")
 
 
+# The buffers of the model, in their order.
+NAMES = ("shift", "part.shift", "part.unsaved")
+BUFFERS = len(NAMES)
+
+
 @clauses("DDP-BROADCAST")
 @needs("DistributedDataParallel")
 @worlds(2, 3)
@@ -77,28 +82,64 @@ def test_broadcast(world: World) -> None:
         for place, expected in enumerate(values[0]):
             where = f'{rank.place}["parameters"][{place}]'
             expect_array(rank.rank, f"parameter {place}", found[place], expected.ravel(), where)
-        where = f'{rank.place}["buffer"][0]'
-        expect_array(rank.rank, "the model's buffer", rank.record["buffer"][0], np.full(3, 1.0), where)
+        expect_buffers(rank, slice(0, BUFFERS), 1.0, "after construction")
 
 
 @clauses("DDP-BROADCAST-BUFFERS")
 @needs("DistributedDataParallel")
 @worlds(2, 2)
-@pytest.mark.parametrize("case", ["by default", "by default, whole numbers", "broadcast_buffers is false"])
+@pytest.mark.parametrize(
+    "case", ["by default", "by default, whole numbers", "by default, in eval mode", "broadcast_buffers is false"]
+)
 def test_broadcast_buffers(world: World, case: str) -> None:
     """Each forward pass starts with the buffers of rank 0, unless broadcast_buffers is false."""
     case, _, numbers = case.partition(",")
-    dtype = "int64" if numbers else "float64"
+    dtype = "int64" if "numbers" in numbers else "float64"
+    mode: list[Action] = [{"do": "eval"}] if "eval" in numbers else []
     options = {} if case == "by default" else {"broadcast_buffers": False}
 
     def actions(rank: int) -> list[Action]:
         one = a_pass(given(rank, 0))
-        return [action for value in (10, 20, 30) for action in ({"do": "set buffer", "value": value + rank}, one)]
+        steps = [action for value in (10, 20, 30) for action in ({"do": "set buffer", "value": value + rank}, one)]
+        return [*mode, *steps]
 
     for rank in training.run(world, actions, buffers=np.zeros(3, dtype), options=options):
-        expected = np.full(3, 30.0 if case == "by default" else 30.0 + rank.rank)
-        where = f'{rank.place}["buffer"][-1]'
-        expect_array(rank.rank, "the buffer that the pass used", rank.record["buffer"][-1], expected, where)
+        expected = 30.0 if case == "by default" else 30.0 + rank.rank
+        expect_buffers(rank, slice(-BUFFERS, None), expected, "that the pass used")
+
+
+@clauses("DDP-BROADCAST", "DDP-BROADCAST-BUFFERS")
+@needs("DistributedDataParallel", "subgroups")
+@worlds(3, 3)
+def test_broadcast_in_a_subgroup(world: World) -> None:
+    """In a group without rank 0 all start with the parameters and buffers of the group's first rank, and keep to these.
+
+    The gradients tell nothing of them.
+    """
+    members = [1, 2]
+    values = [given(rank, 0) for rank in range(world.size)]
+    each = [{"start": values[rank], "buffers": np.full(3, rank + 5.0)} for rank in range(world.size)]
+
+    def actions(rank: int) -> list[Action]:
+        return [{"do": "set buffer", "value": 10.0 + rank}, a_pass(given(rank, 1))]
+
+    for rank in training.run(world, actions, shapes=training.SHAPES, group=members, each=each):
+        if rank.rank not in members:
+            continue
+        for place, expected in enumerate(values[members[0]]):
+            where = f'{rank.place}["parameters"][{place}]'
+            name = f"parameter {place}, in a group of the ranks {members},"
+            expect_array(rank.rank, name, rank.record["parameters"][place], expected.ravel(), where)
+        expect_buffers(rank, slice(0, BUFFERS), members[0] + 5.0, "after construction")
+        expect_buffers(rank, slice(-BUFFERS, None), 10.0 + members[0], "that the pass used")
+
+
+def expect_buffers(rank: training.Rank, which: slice, expected: float, when: str) -> None:
+    """Expects a value in all buffers of the model, as noted after construction or at the end."""
+    for place in range(len(rank.record["buffer"]))[which]:
+        where = f'{rank.place}["buffer"][{place}]'
+        name = f"the buffer {NAMES[place % BUFFERS]} {when}"
+        expect_array(rank.rank, name, rank.record["buffer"][place], np.full(3, expected), where)
 
 
 @clauses("DDP-NO-PARAMETERS")

@@ -224,6 +224,21 @@ def test_batching(world: World, case: str) -> None:
             track.expect_predicted(2, before=track.B[1])
 
 
+@clauses("PSGD-BATCH-SAME", "PSGD-FEEDBACK")
+@needs(HOOK, "PowerSGDState.batch_tensors_with_same_shape")
+@pytest.mark.parametrize("case", ["error feedback", "both"])
+def test_batching_with_feedback(world: World, case: str) -> None:
+    """Batched, each of several matrices of the same shape, a convolution among them, is owed what it was not given."""
+    shapes = [TALL, CONVOLUTION, TALL, CONVOLUTION]
+    steps = [
+        [bucket(*((shape, full_rank(world.size, shape, seed=10 * step + n)) for n, shape in enumerate(shapes)))]
+        for step in range(4)
+    ]
+    run = run_steps(world, HOOK, options(case, 2, batch_tensors_with_same_shape=True), after_vanilla(case, *steps))
+    for part in range(len(shapes)):
+        Track(run, 2, 2, feedback=True, part=part).expect_projection()
+
+
 @clauses("PSGD-DTYPE")
 @needs(HOOK, "PowerSGDState")
 def test_dtype(world: World, dtype: str) -> None:

@@ -172,12 +172,15 @@ def test_stats_rate(world: World) -> None:
 @clauses("PSGD-STATS-LOG")
 @needs(HOOK, "PowerSGDState")
 @worlds(at_most=2)
-@pytest.mark.parametrize("case", ["every step", "every 3 steps", "default"])
+@pytest.mark.parametrize("case", ["every step", "every 3 steps", "default", "every step, a vector in the last bucket"])
 def test_stats_log(world: World, case: str) -> None:
     """The counts are in a log record of level INFO at the end of the first compressed step, and each so many later."""
+    case, _, vector = case.partition(", ")
     frequency = {"every step": 1, "every 3 steps": 3, "default": 10_000}[case]
     chosen = options("both", 2, **({} if case == "default" else {"compression_stats_logging_frequency": frequency}))
     step = [bucket(((12, 8), full_rank(world.size, (12, 8), seed=seed))) for seed in range(2)]
+    if vector:
+        step[1] = bucket(((7,), inputs.spread(world.size, 7, "float32", reach=2)))
     run = run_steps(world, HOOK, chosen, [step] * 7, keep_log=True)
     expected = [(2 + number, 1) for number in range(0, 5, frequency)]
     for rank in run.members:

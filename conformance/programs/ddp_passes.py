@@ -54,15 +54,16 @@ def run_passes(
             "forward" runs the model with ``gradients`` (one for each parameter, None leaves it out; ``order``: the
             order in which they become ready) and keeps the output under ``to``; "backward" starts at the outputs in
             ``of``, multiplied by ``scale`` (1); "note" notes the gradients; "pass" does all four; "register" registers
-            ``hook``; "set buffer" fills the model's buffer with ``value``; "keep" keeps the gradients as they are, and
-            "note kept" notes those that were kept. ``inside`` has "forward" or "backward" run inside no_sync(): see
-            ``_no_sync``. ``no_grad``: the forward pass runs without gradients. ``retain``: the graph is kept. With
-            ``catch`` an exception is noted instead of raised.
+            ``hook``; "set buffer" fills the model's buffers with ``value``; "eval" switches to evaluation; "keep" keeps
+            the gradients as they are, and "note kept" notes those that were kept. ``inside`` has "forward" or
+            "backward" run inside no_sync(), see ``_no_sync``, or in "that of the first model". ``no_grad``: the forward
+            pass runs without gradients. ``retain``: the graph is kept. With ``catch`` an exception is noted instead of
+            raised.
         shapes: Shapes of the parameters.
         dtypes: Their dtypes; float32 by default.
         channels_last: Parameters of four dimensions have the layout channels_last.
         frozen: Places of parameters that require no gradient.
-        buffers: Values of a buffer, which the output has added; none by default.
+        buffers: Values of the model's three buffers, see ``given_model``; none by default.
         start: Values of the parameters; ones by default.
         hook: "" for none, "unchanged" and so on: see ``_inner``; "built-in" and a name for one of the framework's
             own, whose calls cannot be noted; else a hook's expression. Each call is noted.
@@ -82,8 +83,8 @@ def run_passes(
         ``passes``: for each "note" the calls of the hook since the one before, see ``note_bucket``; ``courses``: the
         same with the gradients that became ready, as words such as "gradient 3" and "hook 0". ``notes``: for each
         "note" the gradients by place, see ``note_gradients``. ``errors``: for each "catch" type and text, empty if
-        nothing was raised. ``parameters`` and ``buffer``: values after construction; the buffer's at the end too.
-        ``entries``: the names in state_dict(). ``warnings``: texts of the warnings of registration. ``kept``: values of
+        nothing was raised. ``parameters`` and ``buffer``: values after construction; those of the buffers at the end
+        too. ``entries``: the names in state_dict(). ``warnings``: texts of the warnings of registration. ``kept``: values of
         the gradients that were kept.
     """
     torch = adapter.framework()
@@ -126,7 +127,19 @@ def run_passes(
             number = action.get("model", 0)
             error_noted = ["", ""]
             try:
-                _act(adapter, torch, wrapped[number], everyone[number], number, action, outputs, record, process_group)
+                first = action.get("inside") == "that of the first model"
+                with wrapped[0].no_sync() if first else contextlib.nullcontext():
+                    _act(
+                        adapter,
+                        torch,
+                        wrapped[number],
+                        everyone[number],
+                        number,
+                        action,
+                        outputs,
+                        record,
+                        process_group,
+                    )
             except Exception as error:
                 if not action.get("catch"):
                     raise
@@ -156,6 +169,8 @@ def _act(
         record["kept"] += [flat_values(adapter, kept) for kept in outputs["kept"]]
     if do == "register":
         _register(adapter, record, wrapped, number, action["hook"], process_group, False, True)
+    if do == "eval":
+        wrapped.eval()
     if do == "set buffer":
         for buffer in wrapped.module.buffers():
             buffer.fill_(action["value"])

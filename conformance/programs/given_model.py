@@ -40,7 +40,11 @@ def given_model(
                     values = values.contiguous(memory_format=torch.channels_last)
                 setattr(self, f"w{place}", torch.nn.Parameter(values, requires_grad=place not in frozen))
             if buffers is not None:
+                # As in most models, some are those of a part of it, and one is not saved.
                 self.register_buffer("shift", torch.tensor(buffers))
+                self.part = torch.nn.Module()
+                self.part.register_buffer("shift", torch.tensor(buffers))
+                self.part.register_buffer("unsaved", torch.tensor(buffers), persistent=False)
 
         def forward(self, given: Sequence[Any], order: Sequence[int]) -> Any:
             total = sum(self.buffers(), torch.zeros((), dtype=torch.float64)).sum()
