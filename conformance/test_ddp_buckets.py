@@ -19,6 +19,8 @@ MEBIBYTE = 2**20
 SHAPES = ((8, 8),) * 6 + ((3,),)
 CAP = 400 / MEBIBYTE
 HOOK = "allreduce_hook"
+# Of each of SHAPES.
+BYTES = {"float64": 512, "bfloat16": 128}
 # Two of them fill the first bucket of 1 MiB, and the other three are in the second, of 25 MiB.
 LARGE = ((400, 400),) * 5
 ONCE = "sorted(sum(found, [])) == [0, 1, 2, 3, 4, 5]"
@@ -210,22 +212,28 @@ def test_kinds(world: World) -> None:
 @clauses("DDP-BUCKET-CAP")
 @needs("DistributedDataParallel")
 @worlds(2, 2)
-def test_cap(world: World) -> None:
+@pytest.mark.parametrize("case", BYTES)
+def test_cap(world: World, case: str) -> None:
     """From the second step on no bucket takes another parameter when it has bucket_cap_mb."""
-    for rank in watch(world):
+    for rank in watch(world, dtypes=[case] * len(SHAPES)):
         for step in range(1, STEPS):
-            holds = "all(256 * (len(one) - 1) < 400 for one in found)"
+            holds = f"all({BYTES[case]} * (len(one) - 1) < 400 for one in found)"
             rank.expect_buckets(step, "parameters", "less than 400 bytes without the last one", holds, "size")
 
 
 @clauses("DDP-BUCKET-SIZES")
 @needs("DistributedDataParallel")
 @worlds(2, 2)
-@pytest.mark.parametrize("case", ["with bucket_cap_mb", "without"])
+@pytest.mark.parametrize("case", ["with bucket_cap_mb", "without", *(f"of {dtype}" for dtype in BYTES)])
 def test_sizes(world: World, case: str) -> None:
     """Each bucket but the last is filled up to its cap: the first to 1 MiB and others to 25 MiB by default."""
     if case == "with bucket_cap_mb":
         ranks, expected = watch(world), [2, 2, 2]
+    elif case.startswith("of "):
+        dtype = case.removeprefix("of ")
+        together = -(-400 // BYTES[dtype])
+        ranks = watch(world, dtypes=[dtype] * len(SHAPES))
+        expected = [len(range(6)[start : start + together]) for start in range(0, 6, together)]
     else:
         ranks, expected = large(world), [2, 3]
     for rank in ranks:

@@ -202,14 +202,20 @@ def test_kept_gradients(world: World, case: str) -> None:
 @clauses("DDP-GRAD-LAYOUT")
 @needs("DistributedDataParallel", HOOK)
 @worlds(2, 2)
-@pytest.mark.parametrize("case", ["copies", "views"])
+@pytest.mark.parametrize("case", ["copies", "views", "copies, unused on rank 1", "views, unused on rank 1"])
 def test_layout(world: World, case: str) -> None:
-    """The gradient of a channels_last parameter has its strides and the right values."""
+    """The gradient of a channels_last parameter has its strides and the right values, where it is not used too."""
     shapes = ((2, 3, 2, 2), (4,))
-    options = {"gradient_as_bucket_view": case == "views"}
+    unused = "unused" in case
+    options = {"gradient_as_bucket_view": "views" in case, "find_unused_parameters": unused}
+
+    def local(rank: int, step: int) -> list[Any]:
+        first, second = given(rank, step, shapes)
+        return [None if unused and rank == 1 else first, second]
+
     for rank in training.run(
         world,
-        lambda rank: [a_pass(given(rank, step, shapes)) for step in range(3)],
+        lambda rank: [a_pass(local(rank, step)) for step in range(3)],
         shapes=shapes,
         channels_last=True,
         hook=HOOK,
@@ -219,15 +225,18 @@ def test_layout(world: World, case: str) -> None:
             noted = rank.record["notes"][step][0]
             place = f'["notes"][{step}][0]["stride"]'
             rank.expect("the strides of the gradient", noted["stride"], noted["own_stride"], place, "strides")
-            rank.expect_gradients(step, mean_over((0, 1), step, shapes), f"in step {step}")
+            expected = mean_over((0, 1), step, shapes)
+            expected[0] = given(0, step, shapes)[0] / 2 if unused else expected[0]
+            rank.expect_gradients(step, expected, f"in step {step}")
 
 
 @clauses("DDP-SPARSE")
 @needs("DistributedDataParallel", HOOK)
 @worlds(2, 2)
-def test_sparse(world: World) -> None:
+@pytest.mark.parametrize("case", ["sparse embedding", "sparse embedding bag", "two sparse embeddings"])
+def test_sparse(world: World, case: str) -> None:
     """A sparse gradient is alone in its bucket, and the result is sparse and right."""
-    for rank, result in enumerate(world.run(ddp_training.train_sparse, hook=HOOK)):
+    for rank, result in enumerate(world.run(ddp_training.train_sparse, hook=HOOK, model=case)):
         for key, expected in (("alone", [True]), ("sparse_buffer", [True]), ("sparse_gradient", [True] * 3)):
             found = sorted(set(result[key])) if key != "sparse_gradient" else result[key]
             place = f'results[0][{rank}]["{key}"]'

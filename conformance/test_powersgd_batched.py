@@ -18,7 +18,7 @@ from commhooks.conformance.low_rank import (
     options,
     run_steps,
 )
-from commhooks.conformance.marks import clauses, needs
+from commhooks.conformance.marks import clauses, dtypes, needs
 from commhooks.conformance.test_powersgd_edges import expect_finite
 from commhooks.conformance.test_powersgd_traffic import collectives, expect_stats
 from commhooks.conformance.tracks import Track
@@ -40,9 +40,9 @@ def rough(world: World, seed: int, shapes: list[tuple[int, ...]]) -> list[Gradie
     return of_square(full_rank(world.size, (SIDE, SIDE), seed=seed), shapes)
 
 
-def exact(world: World, rank: int, shapes: list[tuple[int, ...]]) -> list[Gradients]:
+def exact(world: World, rank: int, shapes: list[tuple[int, ...]], dtype: str = "float32") -> list[Gradients]:
     """A step of one bucket whose mean, padded with zeros, has a low rank: its last row is zero."""
-    values = low_rank(world.size, (SIDE, SIDE), rank).copy()
+    values = low_rank(world.size, (SIDE, SIDE), rank, dtype).copy()
     values[:, -SIDE:] = 0
     return of_square(values, shapes)
 
@@ -91,12 +91,13 @@ def test_always(world: World, case: str) -> None:
 
 @clauses("PSGD-BATCHED-EXACT")
 @needs(BATCHED, "PowerSGDState")
+@dtypes("float32", "float64")
 @pytest.mark.parametrize("case", ["full", "padded"])
-def test_exact(world: World, case: str) -> None:
+def test_exact(world: World, dtype: str, case: str) -> None:
     """A mean whose padded square has at most the approximation rank is exact."""
     shapes = FULL if case == "full" else PADDED
     for own, rank in ((1, 1), (2, 2), (1, 3)):
-        run = run_steps(world, BATCHED, options("neither", rank), [exact(world, own, shapes)])
+        run = run_steps(world, BATCHED, options("neither", rank), [exact(world, own, shapes, dtype)], dtype)
         Track(run, rank, 0, feedback=False, part=None).expect_exact()
 
 

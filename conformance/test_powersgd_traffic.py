@@ -14,6 +14,7 @@ from commhooks.conformance.cells import ClauseFailure, Unsupported
 from commhooks.conformance.expectations import expect_equal, expect_unchanged, expect_within
 from commhooks.conformance.expected import deviation, float_type, mean
 from commhooks.conformance.low_rank import (
+    BATCHED,
     HOOK,
     Gradients,
     Run,
@@ -181,7 +182,22 @@ def test_stats_log(world: World, case: str) -> None:
     step = [bucket(((12, 8), full_rank(world.size, (12, 8), seed=seed))) for seed in range(2)]
     if vector:
         step[1] = bucket(((7,), inputs.spread(world.size, 7, "float32", reach=2)))
-    run = run_steps(world, HOOK, chosen, [step] * 7, keep_log=True)
+    expect_logged(run_steps(world, HOOK, chosen, [step] * 7, keep_log=True), frequency)
+
+
+@clauses("PSGD-STATS-LOG")
+@needs(BATCHED, "PowerSGDState")
+@worlds(at_most=2)
+@pytest.mark.parametrize("case", [BATCHED])
+def test_stats_log_of_batched(world: World, case: str) -> None:
+    """batched_powerSGD_hook logs the counts as powerSGD_hook does."""
+    step = [bucket(((12, 8), full_rank(world.size, (12, 8), seed=seed))) for seed in range(2)]
+    chosen = options("both", 2, compression_stats_logging_frequency=3)
+    expect_logged(run_steps(world, case, chosen, [step] * 7, keep_log=True), frequency=3)
+
+
+def expect_logged(run: Run, frequency: int) -> None:
+    """Expects a record of the counts in the last bucket of the third of seven steps, and of each so many later."""
     expected = [(2 + number, 1) for number in range(0, 5, frequency)]
     for rank in run.members:
         logged = [
@@ -228,6 +244,20 @@ def test_wire(world: World, case: str) -> None:
             place = f'sorted(text for text in {run.place(step, 0, rank, "collectives")} if not text.endswith("[0]"))'
             name = f"what is sent in step {step}"
             expect_equal(rank, name, sorted(found), sorted(expected.elements()), place, "wire")
+
+
+@clauses("PSGD-WIRE")
+@needs(HOOK, "PowerSGDState.batch_tensors_with_same_shape")
+@worlds(2, 2)
+def test_wire_of_batches(world: World) -> None:
+    """With tensors batched by their shape, too, all P are sent in one allreduce and all Q in another."""
+    steps = after_vanilla("both", mixed(world, 0), mixed(world, 1))
+    run = run_steps(world, HOOK, options("both", 2, batch_tensors_with_same_shape=True), steps, watch=True)
+    expected = sorted(f"all_reduce float32[{count}]" for count in (33 + 6, 2 * (24 + 16), 2 * (16 + 12)))
+    for rank in run.members:
+        found = [text for text in collectives(run, 2, 0, rank) if not text.endswith("[0]")]
+        place = f'sorted(text for text in {run.place(2, 0, rank, "collectives")} if not text.endswith("[0]"))'
+        expect_equal(rank, "what is sent in step 2", sorted(found), expected, place, "wire")
 
 
 @clauses("PSGD-WIRE-EMPTY")

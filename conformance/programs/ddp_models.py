@@ -34,6 +34,17 @@ def in_double(torch: Any, model: Any) -> Any:
     return model
 
 
+EMBEDDINGS = (
+    "embedding",
+    "sparse embedding",
+    "two embeddings",
+    "two sparse embeddings",
+    "embedding bag",
+    "sparse embedding bag",
+    "tied embedding",
+)
+
+
 def make_model(torch: Any, name: str) -> Any:
     """A small model; its parameters are whole numbers from -1 to 1."""
     nn = torch.nn
@@ -41,13 +52,17 @@ def make_model(torch: Any, name: str) -> Any:
     class Embedded(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
-            self.embedding = nn.Embedding(12, 4, sparse=name == "sparse embedding")
+            # A bag of one row each gives the same as an embedding.
+            kind = nn.EmbeddingBag if "bag" in name else nn.Embedding
+            self.embedding = kind(12, 4, sparse="sparse" in name, **({"mode": "sum"} if "bag" in name else {}))
             self.linear = nn.Linear(4, 12)
             if name == "tied embedding":
                 self.linear.weight = self.embedding.weight
+            self.other = nn.Embedding(12, 4, sparse="sparse" in name) if "two" in name else None
 
         def forward(self, rows: Any) -> Any:
-            return self.linear(self.embedding(rows))
+            found = self.embedding(rows.reshape(-1, 1) if "bag" in name else rows)
+            return self.linear(found if self.other is None else found + self.other(rows))
 
     class OddShapes(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
@@ -94,9 +109,7 @@ def make_model(torch: Any, name: str) -> Any:
         "mixed dtypes": lambda: mlp("float32", "float64", "float64", "float16", "bfloat16"),
         "convolutions": conv,
         "channels_last": lambda: conv().to(memory_format=torch.channels_last),
-        "embedding": Embedded,
-        "sparse embedding": Embedded,
-        "tied embedding": Embedded,
+        **dict.fromkeys(EMBEDDINGS, Embedded),
         "no dimension, no elements": OddShapes,
         "complex": Complex,
     }

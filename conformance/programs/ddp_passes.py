@@ -84,8 +84,8 @@ def run_passes(
         same with the gradients that became ready, as words such as "gradient 3" and "hook 0". ``notes``: for each
         "note" the gradients by place, see ``note_gradients``. ``errors``: for each "catch" type and text, empty if
         nothing was raised. ``parameters`` and ``buffer``: values after construction; those of the buffers at the end
-        too. ``entries``: the names in state_dict(). ``warnings``: texts of the warnings of registration. ``kept``: values of
-        the gradients that were kept.
+        too. ``entries``: the names in state_dict(). ``warnings``: texts of the warnings of registration. ``kept``:
+        values of the gradients that were kept.
     """
     torch = adapter.framework()
     ranks = list(range(adapter.place.world_size)) if group is None else list(group)

@@ -94,8 +94,14 @@ def compare_with_one_process(
     return record
 
 
-def train_sparse(adapter: Adapter[T], hook: str, steps: int = 3) -> Record:
+def train_sparse(adapter: Adapter[T], hook: str, model: str, steps: int = 3) -> Record:
     """Takes gradients of a model with a sparse embedding, with a hook that notes what its buckets hold.
+
+    Args:
+        adapter: The implementation.
+        hook: The hook's expression.
+        model: A name of ``ddp_models.make_model`` with "sparse " in it.
+        steps: How many steps.
 
     Returns:
         ``found`` and ``joined`` as for ``compare_with_one_process``, of the embedding; ``sparse_gradient``: for each
@@ -107,8 +113,8 @@ def train_sparse(adapter: Adapter[T], hook: str, steps: int = 3) -> Record:
     group = adapter.group(range(place.world_size))
     inner = adapter.hook(hook)
     record: Record = {"found": [], "joined": [], "sparse_gradient": [], "alone": [], "sparse_buffer": []}
-    model = make_model(torch, "sparse embedding")
-    weight = model.embedding.weight
+    made = make_model(torch, model)
+    weight = made.embedding.weight
 
     def noting(state, bucket):  # type: ignore[no-untyped-def]
         if any(parameter is weight for parameter in bucket.parameters()):
@@ -117,9 +123,9 @@ def train_sparse(adapter: Adapter[T], hook: str, steps: int = 3) -> Record:
         return inner(state, bucket)
 
     noting.__annotations__ = {}
-    wrapped = adapter.data_parallel(model, 10.0, process_group=group)
+    wrapped = adapter.data_parallel(made, 10.0, process_group=group)
     wrapped.register_comm_hook(adapter.state(hook, group), noting)
-    plain = in_double(torch, make_model(torch, "embedding"))
+    plain = in_double(torch, make_model(torch, model.replace("sparse ", "")))
     for step in range(steps):
         parts = [make_inputs(torch, "embedding", step, rank) for rank in range(place.world_size)]
         flat_gradients(adapter, wrapped, parts[place.rank].to(adapter.device))
