@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from commhooks.conformance import inputs
+from commhooks.conformance import inputs, programs
 from commhooks.conformance.report import driver
 from commhooks.conformance.report.literals import IN_PLACE, WRITTEN_OUT, Literals, array_literal
 from commhooks.conformance.report.pieces import to_pieces, to_scripts
@@ -95,3 +97,12 @@ def test_scripts_share_their_parts() -> None:
     pieces, numbers = to_pieces(scripts)
     assert pieces == ["1", "2", "3", "4"]
     assert [to_scripts(pieces, one) for one in numbers] == scripts
+
+
+def test_programs_have_no_constants() -> None:
+    """A script takes over the functions and classes that a program uses, so a constant beside them would be missing."""
+    for path in Path(programs.__path__[0]).glob("*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                assert {ast.unparse(target) for target in targets} <= {"T", "Record"}, f"{path.name}:{node.lineno}"

@@ -13,8 +13,6 @@ from commhooks.conformance.programs.memory import heap_in_use
 
 T = TypeVar("T")
 Record = dict[str, Any]
-# More than the threads that gloo has.
-REPEATED = 3
 
 
 def memory_left(
@@ -68,9 +66,9 @@ def memory_left(
     gc.freeze()  # what was there before needs no second look, which would take longer than the steps
     try:
         # The first one also pays for what is made once, and any for what a library keeps by thread: which thread runs
-        # a callback is chance. What a hook does not let go is left by each.
+        # a callback is chance, and gloo has two. What a hook does not let go is left by each.
         grown(looks=0)
-        return min(grown(looks=50) for _ in range(REPEATED))
+        return min(grown(looks=50) for _ in range(3))
     finally:
         gc.unfreeze()
         adapter.barrier()

@@ -34,17 +34,6 @@ def in_double(torch: Any, model: Any) -> Any:
     return model
 
 
-EMBEDDINGS = (
-    "embedding",
-    "sparse embedding",
-    "two embeddings",
-    "two sparse embeddings",
-    "embedding bag",
-    "sparse embedding bag",
-    "tied embedding",
-)
-
-
 def make_model(torch: Any, name: str) -> Any:
     """A small model; its parameters are whole numbers from -1 to 1."""
     nn = torch.nn
@@ -109,7 +98,13 @@ def make_model(torch: Any, name: str) -> Any:
         "mixed dtypes": lambda: mlp("float32", "float64", "float64", "float16", "bfloat16"),
         "convolutions": conv,
         "channels_last": lambda: conv().to(memory_format=torch.channels_last),
-        **dict.fromkeys(EMBEDDINGS, Embedded),
+        "embedding": Embedded,
+        "sparse embedding": Embedded,
+        "two embeddings": Embedded,
+        "two sparse embeddings": Embedded,
+        "embedding bag": Embedded,
+        "sparse embedding bag": Embedded,
+        "tied embedding": Embedded,
         "no dimension, no elements": OddShapes,
         "complex": Complex,
     }

@@ -723,4 +723,64 @@ MUTANTS = [
         "BATCHED-EXACT",
         ("    buffer.copy_(square[:numel])\n", "    buffer[1:].copy_(square[1:numel])\n"),
     ),
+    # Tensors batched by their shape.
+    fault(
+        "batched_matrices_swap_their_errors",
+        "FEEDBACK",
+        (ERROR, ERROR + "        if state.use_error_feedback:\n            M.copy_(M.flip(0))\n"),
+        kinds=("projection",),
+    ),
+    fault(
+        "convolutions_are_not_batched",
+        "FEEDBACK",
+        (
+            "        groups = [list(same_shape) for",
+            "        if any(gradient.dim() > 2 for gradient in gradients):\n            raise RuntimeError('batch')\n"
+            "        groups = [list(same_shape) for",
+        ),
+        kinds=("raises RuntimeError",),
+    ),
+    fault(
+        "each_stack_sends_its_own",
+        "WIRE",
+        (
+            AVERAGE_P,
+            "    for sent in Ps if state.batch_tensors_with_same_shape else [P_batch]:\n"
+            "        average(sent, state.process_group).wait()\n",
+        ),
+        kinds=("wire",),
+    ),
+    # Where only some buckets, dtypes or hooks show it.
+    fault(
+        "nan_of_one_matrix_drops_all_errors",
+        "NONFINITE",
+        (ERRORS_FINITE, "    if not memory.errors.isfinite().all():\n        memory.errors.zero_()\n"),
+    ),
+    fault(
+        "steps_without_matrices_do_not_count",
+        "STATS-LOG",
+        (
+            COUNT_SENT + "    state._count_step(bucket)\n",
+            COUNT_SENT + "    if matrices:\n        state._count_step(bucket)\n",
+        ),
+        kinds=("log",),
+    ),
+    fault(
+        "batched_hook_does_not_log",
+        "STATS-LOG",
+        (
+            "    state._numel_sent += numel_sent\n    state._count_step(bucket)\n",
+            "    state._numel_sent += numel_sent\n    state.iter += bucket.is_last()\n",
+        ),
+        kinds=("log",),
+    ),
+    fault(
+        "batched_hook_is_single_precision",
+        "BATCHED-EXACT",
+        (
+            "    square = buffer.new_zeros(side * side)\n",
+            "    single = torch.float32 if buffer.dtype == torch.float64 else buffer.dtype\n"
+            "    square = buffer.new_zeros(side * side, dtype=single)\n",
+        ),
+    ),
 ]
