@@ -37,8 +37,8 @@ SHAPES: dict[str, list[list[int]]] = {
 LENGTH = 12
 # Elements that are NaN or infinite on some rank.
 NOT_FINITE = [1, 3, 5, 7]
-# Longer than the first bucket of data-parallel training, and a little more than a power of two.
-LONG = (1 << 20) + 3
+# As long as the first bucket of data-parallel training, 1 MiB of float32, and a little more.
+LONG = (1 << 18) + 3
 # Lengths of the second bucket of a pass, which leave different remainders when they are cut into parts.
 VALUES = {"spread": 97, "cancelling": 98, "integers": 99, "alike": 100, "zeros": 101}
 # Enough for what a hook does every tenth or hundredth step only.
@@ -120,7 +120,7 @@ def test_agree(world: World, hook: str, dtype: str) -> None:
 @worlds(2, 2)
 @pytest.mark.parametrize("case", ["zeros on rank 0", "zeros on rank 1", "large on rank 1", "a long bucket"])
 def test_agree_on(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
-    """All ranks have the same bits, whatever the gradients of one of them are, and in a bucket of 4 MiB too."""
+    """All ranks have the same bits, whatever the gradients of one of them are, and in a bucket of 1 MiB too."""
     gradients = inputs.spread(world.size, LONG if case == "a long bucket" else 96, dtype, reach=REACH)
     if case.startswith("zeros"):
         gradients[int(case[-1])] = 0.0
