@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from commhooks.adapters import Description
 from commhooks.conformance import inputs
 from commhooks.conformance.expectations import (
     advising,
@@ -71,6 +72,15 @@ def expect_sum(calls: Sequence[Call], gradients: FloatArray, dtype: str) -> None
         pairs = zip(columns, call.values.astype(np.float64), strict=True)
         error = np.array([abs(math.fsum([*column, -value])) for column, value in pairs])
         expect_within(call, columns.sum(axis=1), error, bound)
+
+
+def expect_as_claimed(calls: Sequence[Call], description: Description, gradients: FloatArray, dtype: str) -> None:
+    """Expects the mean or the sum of ``gradients``, within the claimed error, of a hook that claims one."""
+    if "sum" in description.claims:
+        expect_sum(calls, gradients, dtype)
+    elif description.claims & {"mean", "lossy"}:
+        allowed = 0.0 if "mean" in description.claims else description.error * float(np.abs(gradients).max(initial=0.0))
+        expect_mean(calls, gradients, dtype, allowed=allowed)
 
 
 def check_group(world: World, hook: str, dtype: str, members: Sequence[int], wire: str | None = None) -> None:

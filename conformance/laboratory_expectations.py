@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -125,3 +126,19 @@ def readable(text: str) -> str:
         return message
     path, line, name = of_hook[0]
     return f"{message} ({Path(path).name}:{line} in {name})"
+
+
+def expect_collectives_among(seen: Seen, members: Sequence[int]) -> None:
+    """Expects that a hook with a process group of some ranks started none in a group that has other ranks."""
+    for rank in members:
+        for entry in seen.log(rank):
+            if not set(entry["group"]) <= set(members):
+                raise ClauseFailure(
+                    "group",
+                    f"rank {rank}: the hook was given the group of the ranks {members} and started {entry['text']}. "
+                    "Give each collective group=…, and dist.get_world_size the group too.",
+                    expected=f"collectives among {members}",
+                    found=str(entry["text"]),
+                    place=f"[set(entry['group']) for entry in {seen.place(rank, 'entries')}]",
+                    holds=f"all(group <= set({members}) for group in found)",
+                )

@@ -55,9 +55,9 @@ def worlds(at_least: int = 1, at_most: int | None = None, searched: int | None =
     return pytest.mark.worlds(at_least, at_most, searched)
 
 
-def claims(name: str) -> Callable[[Check], Check]:
-    """Runs a check only with hooks that claim this of themselves: "mean", "sum", "lossy" or "pickle"."""
-    return pytest.mark.claims(name)
+def claims(*names: str) -> Callable[[Check], Check]:
+    """Runs a check only with hooks that claim one of these of themselves: "mean", "sum", "lossy" or "pickle"."""
+    return pytest.mark.claims(*names)
 
 
 def unless(name: str) -> Callable[[Check], Check]:
@@ -93,7 +93,7 @@ MARKS = {
     "needs(*capabilities)": needs.__doc__,
     "dtypes(*names)": dtypes.__doc__,
     "worlds(at_least, at_most, searched)": worlds.__doc__,
-    "claims(name)": claims.__doc__,
+    "claims(*names)": claims.__doc__,
     "unless(name)": unless.__doc__,
     "denied(what)": denied.__doc__,
     "one_hook": one_hook.__doc__,

@@ -206,7 +206,7 @@ def test_lengths(world: World, implementation: Implementation, hook: str, dtype:
     calls = call_hook(world, hook, dtype, gradients, shapes=shapes).first
     for call in calls:
         expect_length(call, inputs.numel(shapes))
-    _expect_as_claimed(calls, implementation, gradients, dtype)
+    averages.expect_as_claimed(calls, implementation.description, gradients, dtype)
 
 
 @every_hook
@@ -219,21 +219,30 @@ def test_mean(world: World, implementation: Implementation, hook: str, dtype: st
 
 
 @every_hook
-@claims("mean")
+@claims("mean", "sum")
 @clauses("HOOK-HIDES-NOTHING")
 @dtypes("float32", "bfloat16")
-def test_mean_hides_nothing(world: World, hook: str, dtype: str) -> None:
-    """A hook that claims to average is not finite where some rank's gradient is NaN or infinite."""
-    _expect_nothing_hidden(world, hook, dtype)
-
-
-@every_hook
-@claims("sum")
-@clauses("HOOK-HIDES-NOTHING")
-@dtypes("float32", "bfloat16")
-def test_sum_hides_nothing(world: World, hook: str, dtype: str) -> None:
-    """A hook that claims to add is not finite where some rank's gradient is NaN or infinite."""
-    _expect_nothing_hidden(world, hook, dtype)
+def test_hides_nothing(world: World, hook: str, dtype: str) -> None:
+    """A hook that claims to average or to add is not finite where some rank's gradient is NaN or infinite."""
+    gradients = inputs.spread(world.size, 16, dtype, reach=REACH)
+    one, other, third, on_all = NOT_FINITE
+    gradients[0, one], gradients[-1, other], gradients[-1, third], gradients[:, on_all] = (
+        np.nan,
+        np.inf,
+        -np.inf,
+        np.nan,
+    )
+    advice = (
+        "Whoever trains looks for numbers that are not finite, to skip the step or to lower the loss scale: they must "
+        "not be replaced on the way."
+    )
+    with advising(advice):
+        for call in call_hook(world, hook, dtype, gradients).first:
+            expect_length(call, gradients.shape[1])
+            place = f'np.isfinite({call.place}["values"])[{NOT_FINITE}].tolist()'
+            found = np.isfinite(call.values)[NOT_FINITE].tolist()
+            name = f"whether the elements {NOT_FINITE} are finite"
+            expect_equal(call.rank, name, found, [False] * len(NOT_FINITE), place, "hidden")
 
 
 @every_hook
@@ -307,7 +316,7 @@ def _expect_in_many_steps(world: World, implementation: Implementation, hook: st
     steps = _many_steps(world, dtype)
     for step, calls in enumerate(call_hook(world, hook, dtype, *steps, shared=True).calls):
         with advising(f"This is step {step}, counted from 0."):
-            _expect_as_claimed(calls, implementation, steps[step], dtype)
+            averages.expect_as_claimed(calls, implementation.description, steps[step], dtype)
 
 
 def _expect_values(world: World, implementation: Implementation, hook: str, dtype: str, case: str) -> None:
@@ -315,38 +324,4 @@ def _expect_values(world: World, implementation: Implementation, hook: str, dtyp
     outcome = call_hook(world, hook, dtype, *buckets, one_pass=True)
     for number, calls in enumerate(outcome.calls):
         with advising(f"This is bucket {number} of its pass." if number else ""):
-            _expect_as_claimed(calls, implementation, buckets[number], dtype)
-
-
-def _expect_as_claimed(
-    calls: Sequence[Call], implementation: Implementation, gradients: FloatArray, dtype: str
-) -> None:
-    """Expects the mean or the sum, within the claimed error, of hooks that claim one."""
-    claimed, error = implementation.description.claims, implementation.description.error
-    if "sum" in claimed:
-        averages.expect_sum(calls, gradients, dtype)
-    elif claimed & {"mean", "lossy"}:
-        allowed = 0.0 if "mean" in claimed else error * float(np.abs(gradients).max(initial=0.0))
-        averages.expect_mean(calls, gradients, dtype, allowed=allowed)
-
-
-def _expect_nothing_hidden(world: World, hook: str, dtype: str) -> None:
-    gradients = inputs.spread(world.size, 16, dtype, reach=REACH)
-    one, other, third, on_all = NOT_FINITE
-    gradients[0, one], gradients[-1, other], gradients[-1, third], gradients[:, on_all] = (
-        np.nan,
-        np.inf,
-        -np.inf,
-        np.nan,
-    )
-    advice = (
-        "Whoever trains looks for numbers that are not finite, to skip the step or to lower the loss scale: they must "
-        "not be replaced on the way."
-    )
-    with advising(advice):
-        for call in call_hook(world, hook, dtype, gradients).first:
-            expect_length(call, gradients.shape[1])
-            place = f'np.isfinite({call.place}["values"])[{NOT_FINITE}].tolist()'
-            found = np.isfinite(call.values)[NOT_FINITE].tolist()
-            name = f"whether the elements {NOT_FINITE} are finite"
-            expect_equal(call.rank, name, found, [False] * len(NOT_FINITE), place, "hidden")
+            averages.expect_as_claimed(calls, implementation.description, buckets[number], dtype)

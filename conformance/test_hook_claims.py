@@ -5,16 +5,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import pytest
 
 from commhooks.adapters import Description
 from commhooks.conformance import averages, inputs, training
 from commhooks.conformance.cells import ClauseFailure
-from commhooks.conformance.expectations import advising, expect_equal, expect_length, expect_same, keeps
+from commhooks.conformance.expectations import (
+    advising,
+    expect_agreement,
+    expect_equal,
+    expect_length,
+    expect_same,
+    keeps,
+)
 from commhooks.conformance.expected import FloatArray
 from commhooks.conformance.laboratory import STEPS, Seen, at_leisure, call_in_lab, gradients
-from commhooks.conformance.laboratory_expectations import expect_no_error
+from commhooks.conformance.laboratory_expectations import expect_collectives_among, expect_no_error
 from commhooks.conformance.marks import HALVES, clauses, denied, dtypes, every_hook, one_hook, stateful, worlds
 from commhooks.conformance.observations import Call, call_hook
 from commhooks.conformance.world import Implementation, RankFailure, World
@@ -86,7 +92,7 @@ def test_beyond_its_claims(
         note(f'it gives the mean of {lab.size} ranks: claim "mean" if it always does')
     if claim == "sum" and not values_claimed and keeps(averages.expect_sum, seen.first, given, dtype):
         note(f'it gives the sum over {lab.size} ranks: claim "sum" if it always does')
-    if claim == "local" and claim in claims and _agree(seen):
+    if claim == "local" and claim in claims and all(keeps(expect_agreement, calls) for calls in seen.calls):
         note('it claims "local", and all ranks have the same bits')
     if claim == "random" and claim in claims and keeps(_expect_repeats, lab, hook, dtype, seen):
         note('it claims "random", and gave the same bits twice')
@@ -94,10 +100,6 @@ def test_beyond_its_claims(
         note('it keeps to its process group: claim "subgroups" to have that checked')
     if claim == "pickle" and claim not in claims and keeps(_expect_resumes, lab, hook, dtype, seen):
         note('it goes on with a pickled state: claim "pickle" to have that checked')
-
-
-def _agree(seen: Seen) -> bool:
-    return all(np.array_equal(call.values, calls[0].values, equal_nan=True) for calls in seen.calls for call in calls)
 
 
 def _expect_repeats(lab: World, hook: str, dtype: str, seen: Seen) -> None:
@@ -110,9 +112,7 @@ def _expect_own_group(lab: World, hook: str, dtype: str) -> None:
     options = {"patience": IMPATIENT}
     alone = call_in_lab(lab, hook, dtype, gradients(lab, dtype), options, group=members, absent=(0,))
     expect_no_error(alone)
-    for rank in members:
-        for entry in alone.log(rank):
-            expect_equal(rank, "the group", set(entry["group"]) <= set(members), True, alone.place(rank, "entries"), "")
+    expect_collectives_among(alone, members)
 
 
 def _expect_resumes(lab: World, hook: str, dtype: str, seen: Seen) -> None:
@@ -149,8 +149,5 @@ def _expect_right(calls: Sequence[Call], description: Description, hook: str, gi
                 averages.expect_mean([call], given[[call.rank]], dtype, wire)
         else:
             averages.expect_mean(calls, theirs, dtype, wire)
-    elif "sum" in description.claims:
-        averages.expect_sum(calls, theirs, dtype)
-    elif description.claims & {"mean", "lossy"}:
-        allowed = description.error * float(np.abs(theirs).max())
-        averages.expect_mean(calls, theirs, dtype, allowed=allowed)
+    else:
+        averages.expect_as_claimed(calls, description, theirs, dtype)

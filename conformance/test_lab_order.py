@@ -6,6 +6,7 @@ from commhooks.conformance.cells import ClauseFailure
 from commhooks.conformance.findings import BLOCKS, DEADLOCK
 from commhooks.conformance.laboratory import HELD, at_leisure, call_in_lab, gradients, with_reversed_completions
 from commhooks.conformance.laboratory_expectations import (
+    expect_collectives_among,
     expect_no_error,
     expect_nothing_found,
     expect_same_collectives,
@@ -54,18 +55,7 @@ def test_group(lab: World, hook: str, dtype: str) -> None:
     """With a subgroup as state no collective is started in a group that has other ranks."""
     members = list(range(1, lab.size))
     seen = call_in_lab(lab, hook, dtype, gradients(lab, dtype), group=members, absent=(0,))
-    for rank in members:
-        for entry in seen.log(rank):
-            if not set(entry["group"]) <= set(members):
-                raise ClauseFailure(
-                    "group",
-                    f"rank {rank}: the hook was given the group of the ranks {members} and started {entry['text']}. "
-                    "Give each collective group=…, and dist.get_world_size the group too.",
-                    expected=f"collectives among {members}",
-                    found=str(entry["text"]),
-                    place=f"[set(entry['group']) for entry in {seen.place(rank, 'entries')}]",
-                    holds=f"all(group <= set({members}) for group in found)",
-                )
+    expect_collectives_among(seen, members)
     expect_no_error(seen)
 
 
