@@ -71,6 +71,8 @@ def implementation(name: str) -> str:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
     """Runs over all of them, each with the checks of its own clause; two sizes of worlds, side by side."""
+    # Made here: pytest's factory is not for several threads.
+    folders = {size: tmp_path_factory.mktemp(f"wrong_hooks_{size}") for size in (2, 3)}
 
     def run(size: int) -> Finished:
         names = [name for name in WRONG if (name in NEED_THREE_RANKS) == (size == 3)]
@@ -81,12 +83,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Finished]:
             "--rank-timeout=8",
             "-p",
             "only_clauses",
-            folder=tmp_path_factory.mktemp(f"wrong_hooks_{size}"),
+            folder=folders[size],
             environment={"PYTHONPATH": str(FILES[0].parent), "COMMHOOKS_CLAUSES": json.dumps(wanted)},
         )
 
     with ThreadPoolExecutor() as pool:
-        two, three = pool.map(run, (2, 3))
+        two, three = pool.map(run, folders)
     return {name: three if name in NEED_THREE_RANKS else two for name in WRONG}
 
 
